@@ -1,14 +1,17 @@
 //! What a program does with the memory that it registers.
 
+use super::fuse::Mount;
 use super::program::CAPS;
 use super::{Attack, Result, Setting, forever, program, wait};
+use crate::rng::Rng;
+use rustix::fs::FallocateFlags;
 use rustix::process::getgid;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::Duration;
-use urxe_shm::control::{Backing, Request, WhyCopied};
+use urxe_shm::control::{Backing, MwHandle, Reply, Request, WhyCopied};
 use urxe_shm::memory::region::{Mapping, create_memfd};
-use urxe_types::{SendData, SendOp, SendWr, Sge};
+use urxe_types::{MwType, SendData, SendOp, SendWr, Sge};
 
 pub(super) const ATTACKS: &[Attack] = &[
     Attack::new(
@@ -39,6 +42,29 @@ pub(super) const ATTACKS: &[Attack] = &[
     ),
     Attack::new("unmapped-memory", unmapped_memory, "unmaps its memory while a peer writes to it")
         .found("T9"),
+    Attack::new(
+        "cut-rings",
+        cut_rings,
+        "cuts the file of its rings and doorbells short, and punches holes into it, under traffic",
+    ),
+    Attack::new(
+        "swapped-memory",
+        swapped_memory,
+        "deregisters and registers its memory without end while peers write to it",
+    ),
+    Attack::new(
+        "killed-registrations",
+        killed_registrations,
+        "its programs are killed in the midst of registering a gigabyte",
+    ),
+    Attack::new(
+        "unanswered-memory",
+        unanswered_memory,
+        "has its own memory written to, which is a file whose server does not answer",
+    )
+    .found("T3")
+    .of_workers(),
+    Attack::new("windows", windows, "takes as many memory windows as it may, and gives them back"),
 ];
 
 fn address_space(setting: &Setting, ready: &mut dyn FnMut()) -> Result {
@@ -181,5 +207,95 @@ fn unmapped_memory(setting: &Setting, ready: &mut dyn FnMut()) -> Result {
             program.call(&Request::DestroyQp { qp: qp.created.qp })?;
         }
         program.call(&Request::DeregMr { mr: target.handle }).map(drop)
+    })
+}
+
+fn cut_rings(setting: &Setting, ready: &mut dyn FnMut()) -> Result {
+    let mut program = program(setting)?;
+    let (target, _target) = program.shared_mr(4096)?;
+    ready();
+    forever(|| {
+        let mut pair = program.connected_pair(setting.addrs[0], CAPS)?;
+        for _ in 0..50 {
+            program.write(&mut pair[0], &target, &target, 0, 4096);
+            // Refused, if it was sealed; else the next access to it is the end of this program.
+            let _ = rustix::fs::ftruncate(&program.arena, 0);
+            let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            let _ = rustix::fs::fallocate(&program.arena, punch, 0, 1 << 24);
+        }
+        for qp in pair {
+            program.call(&Request::DestroyQp { qp: qp.created.qp })?;
+        }
+        Ok(())
+    })
+}
+
+fn swapped_memory(setting: &Setting, ready: &mut dyn FnMut()) -> Result {
+    const LEN: u64 = 1 << 20;
+    let addr = setting.addrs[0];
+    let mut program = program(setting)?;
+    let memfd = create_memfd("target", LEN)?;
+    let (source, _source) = program.shared_mr(LEN)?;
+    let [mut a, mut b] = program.connected_pair(addr, CAPS)?;
+    ready();
+    forever(|| {
+        let target = program.register(&memfd, 0, LEN, Backing::Shared { offset: 0 })?;
+        for _ in 0..4 {
+            program.write(&mut a, &source, &target, 0, LEN as u32);
+        }
+        program.call(&Request::DeregMr { mr: target.handle })?;
+        // A WRITE that finds no memory ends both QPs.
+        for qp in [&mut a, &mut b] {
+            program.reset(qp)?;
+        }
+        program.connect(&a, addr, b.created.qpn)?;
+        program.connect(&b, addr, a.created.qpn)
+    })
+}
+
+fn killed_registrations(setting: &Setting, ready: &mut dyn FnMut()) -> Result {
+    let mut rng = Rng::new(1);
+    ready();
+    forever(|| {
+        let start = |_| setting.attacker("mr-churn").spawn();
+        for mut child in (0..4).map(start).collect::<std::io::Result<Vec<_>>>()? {
+            std::thread::sleep(Duration::from_millis(rng.range(1..=20)));
+            // It may have ended by itself.
+            let _ = child.kill();
+            child.wait()?;
+        }
+        Ok(())
+    })
+}
+
+fn unanswered_memory(setting: &Setting, ready: &mut dyn FnMut()) -> Result {
+    let mount = Mount::new(setting, "unanswered-memory")?;
+    let mut program = program(setting)?;
+    let mut pair = program.connected_pair(setting.addrs[0], CAPS)?;
+    let mapping = Mapping::new(mount.open()?, 0, 4096)?;
+    mount.stop_answering();
+    let none = create_memfd("none", 4096)?;
+    let addr = mapping.base().addr().get() as u64;
+    let target =
+        program.register(&none, addr, 4096, Backing::Process { why: WhyCopied::NotAsked })?;
+    let (source, _source) = program.shared_mr(4096)?;
+    program.write(&mut pair[0], &source, &target, 0, 4096);
+    ready();
+    wait()
+}
+
+fn windows(setting: &Setting, ready: &mut dyn FnMut()) -> Result {
+    let mut program = program(setting)?;
+    ready();
+    forever(|| {
+        let mut windows: Vec<MwHandle> = Vec::new();
+        let request = Request::AllocMw { pd: program.pd, mw_type: MwType::Two };
+        while let Ok(Reply::Mw { mw, .. }) = program.call(&request) {
+            windows.push(mw);
+        }
+        for mw in windows {
+            program.call(&Request::DeallocMw { mw })?;
+        }
+        Ok(())
     })
 }

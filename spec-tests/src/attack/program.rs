@@ -25,6 +25,8 @@ pub(super) struct Program {
     pub(super) channel: Channel,
     /// What it shares with the daemon: doorbells and rings.
     pub(super) memory: Arc<Mapping>,
+    /// The file of that.
+    pub(super) arena: OwnedFd,
     doorbells: DoorbellWriter,
     pub(super) wake: OwnedFd,
     pub(super) context: ContextHandle,
@@ -64,6 +66,7 @@ impl Program {
         let (reply, fds) = channel.call(&hello, &[own.as_fd()])?;
         let Reply::Hello { memory_limit } = reply else { return Err(unexpected(&reply)) };
         let [memfd, wake] = <[OwnedFd; 2]>::try_from(fds).map_err(|_| "no descriptors")?;
+        let arena = memfd.try_clone()?;
         let memory = Arc::new(Mapping::new(memfd, 0, memory_limit as usize)?);
         let doorbells = DoorbellWriter::new(Arc::clone(&memory))?;
         let (reply, mut fds) = channel.call(&Request::OpenDevice { name: device.into() }, &[])?;
@@ -72,7 +75,18 @@ impl Program {
         let (reply, _) = channel.call(&Request::AllocPd { context }, &[])?;
         let Reply::Pd(pd) = reply else { return Err(unexpected(&reply)) };
         let (cq, _, completions) = create_cq(&mut channel, &memory, context, None, 4096)?;
-        Ok(Program { channel, memory, doorbells, wake, context, events, pd, cq, completions })
+        Ok(Program {
+            channel,
+            memory,
+            arena,
+            doorbells,
+            wake,
+            context,
+            events,
+            pd,
+            cq,
+            completions,
+        })
     }
 
     pub(super) fn call(&mut self, request: &Request) -> Result<Reply> {
@@ -173,6 +187,15 @@ impl Program {
             ..QpAttr::default()
         };
         self.modify(qp, rts)
+    }
+
+    /// Takes a QP back to RESET from wherever it is, so that it can be connected again.
+    pub(super) fn reset(&mut self, qp: &mut Qp) -> Result {
+        for state in [QpState::Err, QpState::Reset] {
+            self.modify(qp, to(state))?;
+        }
+        qp.sends.reset();
+        Ok(())
     }
 
     /// Two connected QPs, both on this address.

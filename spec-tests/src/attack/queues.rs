@@ -46,6 +46,12 @@ pub(super) const ATTACKS: &[Attack] = &[
     Attack::new("qp-churn", qp_churn, "creates, changes and destroys QPs"),
     Attack::new("cq-overrun", cq_overrun, "never polls a CQ of one entry"),
     Attack::new("unread-channels", unread_channels, "reads no event of its completion channels"),
+    Attack::new(
+        "srq-limits",
+        srq_limits,
+        "changes limits and sizes of shared receive queues without end, and reads no event",
+    ),
+    Attack::new("resize-storm", resize_storm, "resizes CQs that completions come to without end"),
 ];
 
 fn event_pipe(setting: &Setting, ready: &mut dyn FnMut()) -> Result {
@@ -256,5 +262,54 @@ fn unread_channels(setting: &Setting, ready: &mut dyn FnMut()) -> Result {
             program.connect(b, setting.addrs[0], a.created.qpn)?;
         }
         Ok(())
+    })
+}
+
+fn srq_limits(setting: &Setting, ready: &mut dyn FnMut()) -> Result {
+    let mut program = program(setting)?;
+    let attr = SrqAttr { max_wr: 64, max_sge: 1, limit: 1 };
+    let create = Request::CreateSrq { pd: program.pd, attr, user_handle: 0 };
+    let mut used = Vec::new();
+    for _ in 0..setting.many(200, 20) {
+        let Reply::Srq { srq, .. } = program.call(&create)? else { return Err("no SRQ".into()) };
+        let mut a = program.create_qp(QpType::Rc, CAPS, Some(srq))?;
+        let b = program.create_qp(QpType::Rc, CAPS, Some(srq))?;
+        program.connect(&a, setting.addrs[0], b.created.qpn)?;
+        program.connect(&b, setting.addrs[0], a.created.qpn)?;
+        // It finds no receive, now and each time that it is tried again.
+        program.post(&mut a, SendOp::Send(Extra::None), &[]);
+        used.push((srq, a, b));
+    }
+    ready();
+    let mut max_wr = 16;
+    forever(|| {
+        max_wr = if max_wr == 16 { 4096 } else { 16 };
+        for (srq, ..) in &used {
+            let (srq, limit) = (*srq, Some(8));
+            program.call(&Request::ModifySrq { srq, max_wr: Some(max_wr), limit })?;
+        }
+        Ok(())
+    })
+}
+
+fn resize_storm(setting: &Setting, ready: &mut dyn FnMut()) -> Result {
+    let mut program = program(setting)?;
+    ready();
+    forever(|| {
+        let (cq, _) = program.change_cq(1024)?;
+        let [mut a, b] = program.connected_pair(setting.addrs[0], CAPS)?;
+        for round in 0..100 {
+            let wr = SendWr { op: SendOp::Send(Extra::None), signaled: true, ..SendWr::default() };
+            let _ = a.sends.push(&wr, SendData::Sges(&[]));
+            a.sends.publish();
+            program.ring(a.created.doorbell_slot);
+            // It is refused while more completions are there than would have room.
+            let cqe = if round % 2 == 0 { 1 << 16 } else { 1024 };
+            let _ = program.call(&Request::ResizeCq { cq, cqe });
+        }
+        for qp in [a, b] {
+            program.call(&Request::DestroyQp { qp: qp.created.qp })?;
+        }
+        program.call(&Request::DestroyCq { cq }).map(drop)
     })
 }

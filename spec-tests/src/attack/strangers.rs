@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::Instant;
 use urxe_cm::{Config, Connect, Manager, Qp, Timing};
 use urxe_types::{Msn, PathMtu, Psn, Qkey, QpType, Qpn};
-use urxe_wire::mad::{MAD_LEN, PortSpace};
+use urxe_wire::mad::{CapabilityMad, CapabilityMessage, CommId, Dreq, MAD_LEN, Mad, PortSpace};
 use urxe_wire::{
     Aeth, Bth, Datagram, Deth, Flow, Headers, NakCode, Opcode, ROCE_PORT, Syndrome, icrc,
 };
@@ -46,7 +46,40 @@ pub(super) const ATTACKS: &[Attack] = &[
     Attack::new("malformed-mads", malformed_mads, "management datagrams with random contents")
         .found("T7")
         .of_strangers(),
+    Attack::new(
+        "forged-cnps",
+        forged_cnps,
+        "congestion notifications to a busy QP, from the peer's address",
+    )
+    .of_strangers(),
+    Attack::new(
+        "questions",
+        questions,
+        "asks for extensions of the protocol in the name of two hundred hosts",
+    )
+    .of_strangers(),
+    Attack::new(
+        "unknown-connections",
+        unknown_connections,
+        "asks for the end of connections that do not exist, without end",
+    )
+    .of_strangers(),
 ];
+
+/// An address of this machine that no device has.
+pub(super) fn elsewhere(setting: &Setting) -> IpAddr {
+    host_elsewhere(setting, 222)
+}
+
+fn host_elsewhere(setting: &Setting, host: u8) -> IpAddr {
+    match setting.addrs[0] {
+        IpAddr::V4(addr) => {
+            let [a, b, c, _] = addr.octets();
+            [a, b, c, host].into()
+        }
+        addr => addr,
+    }
+}
 
 /// A socket at somebody's address, and what its packets come with.
 struct Sender {
@@ -148,7 +181,7 @@ fn forged_naks(setting: &Setting, ready: &mut dyn FnMut()) -> Result {
 }
 
 fn req_flood(setting: &Setting, ready: &mut dyn FnMut()) -> Result {
-    let sender = Sender::new(setting.addrs[1], setting.addrs[0])?;
+    let sender = Sender::new(elsewhere(setting), setting.addrs[0])?;
     let mut requests = Vec::new();
     let mut cm = manager();
     for number in 0..10_000 {
@@ -163,7 +196,7 @@ fn req_flood(setting: &Setting, ready: &mut dyn FnMut()) -> Result {
 }
 
 fn ghosts(setting: &Setting, ready: &mut dyn FnMut()) -> Result {
-    let sender = Sender::new(setting.addrs[1], setting.addrs[0])?;
+    let sender = Sender::new(elsewhere(setting), setting.addrs[0])?;
     let mut rng = Rng::new(1);
     ready();
     loop {
@@ -185,7 +218,7 @@ fn out_of_window(setting: &Setting, ready: &mut dyn FnMut()) -> Result {
 }
 
 fn noise(setting: &Setting, ready: &mut dyn FnMut()) -> Result {
-    let sender = Sender::new(setting.addrs[1], setting.addrs[0])?;
+    let sender = Sender::new(elsewhere(setting), setting.addrs[0])?;
     let mut rng = Rng::new(1);
     ready();
     loop {
@@ -195,7 +228,7 @@ fn noise(setting: &Setting, ready: &mut dyn FnMut()) -> Result {
 }
 
 fn malformed_mads(setting: &Setting, ready: &mut dyn FnMut()) -> Result {
-    let sender = Sender::new(setting.addrs[1], setting.addrs[0])?;
+    let sender = Sender::new(elsewhere(setting), setting.addrs[0])?;
     let mut rng = Rng::new(1);
     let req = sender.req(&mut manager(), 1, 9)?;
     ready();
@@ -205,5 +238,44 @@ fn malformed_mads(setting: &Setting, ready: &mut dyn FnMut()) -> Result {
         rng.fill(&mut mad[24..]);
         mad[17] = rng.range(0x10..=0x1a) as u8;
         sender.send_mad(&mad);
+    }
+}
+
+fn forged_cnps(setting: &Setting, ready: &mut dyn FnMut()) -> Result {
+    let [near, far] = setting.addrs;
+    let sender = Sender::new(far, near)?;
+    let bth = Bth { becn: true, ..Bth::new(Qpn::new(setting.qpns[0]), Psn::default()) };
+    ready();
+    loop {
+        sender.send(&bth.emit(Opcode::CNP), &[0; 16]);
+    }
+}
+
+fn questions(setting: &Setting, ready: &mut dyn FnMut()) -> Result {
+    let senders = (10..210)
+        .map(|host| Sender::new(host_elsewhere(setting, host), setting.addrs[0]))
+        .collect::<Result<Vec<_>>>()?;
+    ready();
+    let mut tid = 0;
+    loop {
+        for sender in &senders {
+            tid += 1;
+            sender.send_mad(&CapabilityMad { tid, message: CapabilityMessage::Get }.bytes());
+        }
+    }
+}
+
+fn unknown_connections(setting: &Setting, ready: &mut dyn FnMut()) -> Result {
+    let sender = Sender::new(elsewhere(setting), setting.addrs[0])?;
+    let mut rng = Rng::new(1);
+    ready();
+    loop {
+        let dreq = Dreq {
+            local_comm_id: CommId(rng.next_u64() as u32),
+            remote_comm_id: CommId(rng.next_u64() as u32),
+            remote_qpn: Qpn::new(0x123),
+            private_data: [0; Dreq::PRIVATE_LEN],
+        };
+        sender.send_mad(&Mad::new(rng.next_u64(), dreq).bytes());
     }
 }

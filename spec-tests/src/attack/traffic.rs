@@ -1,6 +1,7 @@
 //! What a program does on the wire.
 
 use super::program::{CAPS, Program, Qp};
+use super::strangers::elsewhere;
 use super::{Attack, Result, Setting, VICTIMS_GROUP, forever, program, wait};
 use rustix::process::{Signal, getpid, kill_process};
 use std::net::Ipv4Addr;
@@ -8,7 +9,8 @@ use std::time::Duration;
 use urxe_shm::control::{Backing, QpCaps, Request, WhyCopied};
 use urxe_shm::memory::region::create_memfd;
 use urxe_types::{
-    AddressVector, DatagramPath, Destination, Extra, Gid, Qkey, Qpn, SendData, SendOp, SendWr, Sge,
+    AddressVector, DatagramPath, Destination, Extra, Gid, Qkey, QpType, Qpn, SendData, SendOp,
+    SendWr, Sge,
 };
 
 pub(super) const ATTACKS: &[Attack] = &[
@@ -21,6 +23,12 @@ pub(super) const ATTACKS: &[Attack] = &[
     Attack::new("never-ready", never_ready, "sends to QPs that have no receives, to try for ever")
         .found("T11"),
     Attack::new("frozen", frozen, "stops in the midst of traffic"),
+    Attack::new("greedy-reads", greedy_reads, "has as much as may be outstanding read by READs"),
+    Attack::new(
+        "closed-port",
+        closed_port,
+        "sends to a host that has no RoCE port, which says so by ICMP each time",
+    ),
 ];
 
 fn multicast(setting: &Setting, ready: &mut dyn FnMut()) -> Result {
@@ -134,6 +142,57 @@ fn send_to_group(mut program: Program, mut sender: Qp, group: Ipv4Addr) -> Resul
         sender.sends.publish();
         program.ring(sender.created.doorbell_slot);
         std::thread::sleep(Duration::from_micros(50));
+        Ok(())
+    })
+}
+
+fn greedy_reads(setting: &Setting, ready: &mut dyn FnMut()) -> Result {
+    const LEN: u32 = 1 << 20;
+    let mut program = program(setting)?;
+    let (mr, _memfd) = program.shared_mr(LEN.into())?;
+    let mut pairs = Vec::new();
+    for _ in 0..setting.many(64, 8) {
+        pairs.push(program.connected_pair(setting.addrs[0], CAPS)?);
+    }
+    ready();
+    forever(|| {
+        program.forget_completions()?;
+        for qp in pairs.iter_mut().flatten() {
+            let op = SendOp::Read { remote_addr: 0, rkey: mr.rkey };
+            let wr = SendWr { op, signaled: true, ..SendWr::default() };
+            let sge = Sge { addr: mr.addr, length: LEN, lkey: mr.lkey };
+            while qp.sends.push(&wr, SendData::Sges(&[sge])).is_ok() {}
+            qp.sends.publish();
+            program.ring(qp.created.doorbell_slot);
+        }
+        std::thread::sleep(Duration::from_millis(1));
+        Ok(())
+    })
+}
+
+fn closed_port(setting: &Setting, ready: &mut dyn FnMut()) -> Result {
+    let nobody = elsewhere(setting);
+    let mut program = program(setting)?;
+    let (source, _memfd) = program.shared_mr(4096)?;
+    let mut qps = Vec::new();
+    for _ in 0..setting.many(500, 50) {
+        qps.push(program.create_qp(QpType::Rc, CAPS, None)?);
+    }
+    let mut is_ready = false;
+    forever(|| {
+        for qp in &mut qps {
+            program.connect(qp, nobody, Qpn::new(0x123))?;
+            for _ in 0..CAPS.max_send_wr {
+                program.write(qp, &source, &source, 0, 4096);
+            }
+        }
+        if !std::mem::replace(&mut is_ready, true) {
+            ready();
+        }
+        std::thread::sleep(Duration::from_millis(200));
+        for qp in &mut qps {
+            program.reset(qp)?;
+        }
         Ok(())
     })
 }

@@ -152,6 +152,13 @@ impl Conn {
         }
     }
 
+    /// Answers a question that has come again, which anybody may have sent.
+    pub(crate) fn answer_again(&self, cx: &mut Context<'_>) {
+        if cx.may_repeat(self.path.peer) {
+            self.send_again(cx, CmCounter::AnsweredAgain);
+        }
+    }
+
     /// Sends a message, again and again until its answer comes or the retries are used up.
     pub(crate) fn send_with_retries(
         &mut self,
@@ -281,7 +288,13 @@ impl Conn {
                         false => self.retries.wait(),
                     };
                     self.deadline = Some(cx.now + wait);
-                    return self.send_again(cx, CmCounter::Repeats);
+                    // Who has our number has had a message of ours, and the others were asked by
+                    // a program of this machine.
+                    let is_proven = self.state != State::RepSent || self.mras_received > 0;
+                    if is_proven || cx.may_repeat(self.path.peer) {
+                        self.send_again(cx, CmCounter::Repeats);
+                    }
+                    return;
                 }
                 cx.counters.add(CmCounter::GivenUp, 1);
                 self.give_up(cx);

@@ -45,6 +45,8 @@ urxe_types::counters! {
     DropDuplicate = "cm_drop_duplicate", "Dropped: messages that had come before, and whose answer is under way.";
     DropOutOfPlace = "cm_drop_out_of_place", "Dropped: messages that the connection, as it stands, does not wait for.";
     DropNotSent = "cm_drop_not_sent", "Dropped: messages of ours, because too many were waiting to be sent.";
+    RefusalsHeldBack = "cm_refusals_held_back", "Refusals, and answers about connections that are not known, not sent because their receiver, or all receivers together, had had as many as they may have. A peer asks again; a flood of them is of somebody who forges that address.";
+    RepeatsHeldBack = "cm_repeats_held_back", "Repeats of an answer not sent because their receiver, or all receivers together, had had as many as they may have before it is known that they get our messages. Somebody may have forged that address.";
     ForgottenEarly = "cm_forgotten_early", "Ended connections forgotten before their time because there were too many of them.";
 }
 

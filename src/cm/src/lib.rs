@@ -50,6 +50,9 @@
 //! ([`CmCounter`]). A REQ carries nothing that a stranger could not know, so it ends no connection:
 //! where it says that its peer has lost one, the peer is asked, in a way that only one that has
 //! lost it answers. Pending requests are bounded in number, per listener and in all.
+//! An address can be forged as well: what is sent to one that has not shown that it gets our
+//! messages is bounded in rate, for each and for all together, but for one answer to each request
+//! that a program has accepted or rejected.
 //!
 //! # Where things are
 //!

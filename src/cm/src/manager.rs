@@ -5,7 +5,9 @@ use crate::connection::{Conn, Indexed, State};
 use crate::counters::{CmCounter, CmCounters};
 use crate::event::Event;
 use crate::held::{Held, HeldRequest};
-use crate::limits::{MAX_LINGERING, MAX_OUTGOING};
+use crate::limits::{
+    MAX_LINGERING, MAX_OUTGOING, REFUSALS_EACH, REFUSALS_IN_ALL, REPEATS_EACH, REPEATS_IN_ALL,
+};
 use crate::listener::Listeners;
 use crate::parameters::Path;
 use crate::timing::{Retries, Timing};
@@ -15,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::fmt;
 use std::net::IpAddr;
 use std::time::Instant;
-use urxe_types::{PathMtu, Qpn};
+use urxe_types::{PathMtu, Qpn, ReplyLimit};
 use urxe_wire::mad::{CommId, MAD_LEN, ServiceId};
 
 /// A connection, or the resolution of a service: our communication ID of it, a random number.
@@ -87,6 +89,10 @@ pub struct Manager {
     linger_seq: u64,
     /// Requests that no program has accepted, answered or rejected yet.
     pending_requests: usize,
+    /// What is sent to those who may have been named by somebody else: replies without a
+    /// connection, and repeats of answers.
+    pub(crate) refusals: ReplyLimit,
+    repeats: ReplyLimit,
     out: VecDeque<Outgoing>,
     events: VecDeque<Event>,
     pub(crate) counters: CmCounters,
@@ -106,6 +112,7 @@ pub(crate) struct Context<'a> {
     pub(crate) config: &'a Config,
     pub(crate) events: &'a mut VecDeque<Event>,
     pub(crate) counters: &'a mut CmCounters,
+    repeats: &'a mut ReplyLimit,
     out: &'a mut VecDeque<Outgoing>,
 }
 
@@ -116,13 +123,29 @@ impl Context<'_> {
             false => self.out.push_back(Outgoing { path, qpn, mad: *mad }),
         }
     }
+
+    /// Whether an answer may be sent once more to an address that may be forged.
+    pub(crate) fn may_repeat(&mut self, peer: IpAddr) -> bool {
+        // CM-203, COUNT-019
+        let may_repeat = self.repeats.take(self.now, peer);
+        self.counters.add(CmCounter::RepeatsHeldBack, u64::from(!may_repeat));
+        may_repeat
+    }
 }
 
 impl Manager {
     /// A manager without connections and listeners.
     pub fn new(config: Config) -> Manager {
+        let mut rng = ChaCha8Rng::seed_from_u64(config.seed);
+        // The first stream makes numbers that everybody is told.
+        rng.set_stream(1);
+        let mut secret = || [rng.next_u64(), rng.next_u64()];
+        let refusals = ReplyLimit::new(secret(), REFUSALS_EACH, REFUSALS_IN_ALL);
+        let repeats = ReplyLimit::new(secret(), REPEATS_EACH, REPEATS_IN_ALL);
         Manager {
             rng: ChaCha8Rng::seed_from_u64(config.seed),
+            refusals,
+            repeats,
             held: Held::new(config.timing.listener_gap.duration()),
             config,
             listeners: Listeners::default(),
@@ -300,6 +323,7 @@ impl Manager {
             config: &self.config,
             events: &mut self.events,
             counters: &mut self.counters,
+            repeats: &mut self.repeats,
             out: &mut self.out,
         }
     }
@@ -317,6 +341,7 @@ impl Manager {
             config: &self.config,
             events: &mut self.events,
             counters: &mut self.counters,
+            repeats: &mut self.repeats,
             out: &mut self.out,
         };
         let result = action(conn, &mut cx);

@@ -44,7 +44,7 @@ impl Manager {
         }
     }
 
-    /// Replies without a connection.
+    /// Replies without a connection, if whoever is said to have asked may have another reply.
     pub(crate) fn send_back(
         &mut self,
         now: Instant,
@@ -52,6 +52,10 @@ impl Manager {
         tid: u64,
         message: impl Into<Message>,
     ) {
+        // CM-202, COUNT-019
+        if !self.refusals.take(now, from.flow.src) {
+            return self.counters.add(CmCounter::RefusalsHeldBack, 1);
+        }
         let bytes = Mad::new(tid, message).bytes();
         self.context(now).send(Path::back(&from.flow), from.src_qpn, &bytes);
     }
@@ -157,9 +161,13 @@ impl Manager {
     fn handle_duplicate_req(&mut self, now: Instant, known: ConnId) {
         self.update(now, known, |conn, cx| match conn.state {
             // CM-011
-            State::ReqReceived => conn.send_mra(cx, Received::Req),
+            State::ReqReceived => {
+                if cx.may_repeat(conn.path.peer) {
+                    conn.send_mra(cx, Received::Req);
+                }
+            }
             State::RepSent | State::Lingering if conn.message.is_some() => {
-                conn.send_again(cx, CmCounter::AnsweredAgain);
+                conn.answer_again(cx);
             }
             _ => cx.counters.add(CmCounter::DropDuplicate, 1),
         });
@@ -245,7 +253,7 @@ impl Manager {
         let key = RequestKey { peer: from.flow.src, comm_id: req.request_id, sidr: true };
         if let Some(known) = self.find_by_request(key) {
             self.update(now, known, |conn, cx| match conn.message {
-                Some(_) => conn.send_again(cx, CmCounter::AnsweredAgain),
+                Some(_) => conn.answer_again(cx),
                 None => cx.counters.add(CmCounter::DropDuplicate, 1),
             });
             return;

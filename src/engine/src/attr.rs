@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::Duration;
 use urxe_types::{PathMtu, Psn, QpAttr, QpState, QpType, Slot};
-use urxe_wire::SourcePorts;
+use urxe_wire::{ROCE_PORT, SourcePorts};
 
 /// Where a QP takes its receives from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,6 +83,16 @@ impl DeviceConfig {
     /// Whether an address is of this machine.
     pub(crate) fn is_local(&self, addr: IpAddr) -> bool {
         addr.is_loopback() || self.gids.contains(&Some(addr)) || self.local_addrs.contains(&addr)
+    }
+
+    /// The UDP source port of a flow to this address that would have the port `wanted`.
+    pub(crate) fn source_port(&self, dst: IpAddr, wanted: u16) -> u16 {
+        // HOSTILE-010: nothing spreads flows within a machine, and this port nobody else has. A
+        // group may have members here.
+        match dst.is_multicast() || self.is_local(dst) {
+            true => ROCE_PORT,
+            false => self.source_ports.of_flow(wanted),
+        }
     }
 }
 

@@ -30,6 +30,7 @@ urxe_types::counters! {
     DropWrongTransport = "drop_wrong_transport", "Dropped: the opcode is of another service (RC, UC, UD) than the QP.";
     DropWrongAddress = "drop_wrong_address", "Dropped: the addresses are not those the QP is connected with.";
     DropQpNotReady = "drop_qp_not_ready", "Dropped: the QP is not in a state that takes this packet (RESET, INIT, ERR, or a response before RTS).";
+    DropForgedLocal = "drop_forged_local", "Dropped: from an address of this daemon's own, by a UDP source port that it does not send from. A program of this machine forges packets.";
     DropNoMulticastMember = "drop_no_multicast_member", "Dropped: no QP is attached to the multicast group that the datagram was addressed to.";
     DropMulticastShare = "drop_multicast_share", "Dropped: copies of multicast datagrams for QPs of a program that has had its share of what arrived together. Attach fewer QPs to the group.";
     DropBadMad = "drop_bad_mad", "Dropped: a datagram for QP1 that is not 256 bytes long, so no management datagram.";
@@ -56,6 +57,7 @@ urxe_types::counters! {
     MadsSent = "mads_sent", "Management datagrams sent.";
     MadsReceived = "mads_received", "Management datagrams received.";
     DropUnexpectedCapabilities = "drop_unexpected_capabilities", "Dropped: an answer to a question about protocol extensions that was not asked, or not any more.";
+    CapabilityRepliesHeldBack = "capability_replies_held_back", "Questions about protocol extensions not answered because their sender, or all senders together, had asked as often as they may. A peer asks again; a flood of them is of somebody who forges that address.";
     MadsNotSent = "mads_not_sent", "Management datagrams dropped because too many were waiting for the port.";
 
     // Responder.
@@ -73,6 +75,7 @@ urxe_types::counters! {
     RemoteAccessNaksSent = "remote_access_naks_sent", "NAKs sent for a request that the memory key does not allow; the QP is in ERR.";
     RemoteOperationalNaksSent = "remote_operational_naks_sent", "NAKs sent because our own side could not do what was asked; the QP is in ERR.";
     NaksHeldBack = "naks_held_back", "NAKs not sent because too many replies were waiting for the port; the peer asks again. The link takes less than the peer provokes.";
+    ForeignNaksHeldBack = "foreign_naks_held_back", "NAKs not sent for requests ahead of the expected PSN from another UDP source port than those in their turn, because one was sent just before; see early_foreign.";
     ReadsReplayed = "reads_replayed", "READ requests answered again.";
     ReadsOvertaken = "reads_overtaken", "Packets that stored something where an earlier READ of the same QP, too long to be kept, had yet to take its answer from: it shows the newer bytes. Fence the later request (IBV_SEND_FENCE).";
     AtomicsReplayed = "atomics_replayed", "Atomics and ATOMIC WRITEs answered again from the kept result.";

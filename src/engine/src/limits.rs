@@ -1,7 +1,7 @@
 //! Every bound of the engine, with its reason.
 
 use std::time::Duration;
-use urxe_types::SLAB_CAPACITY;
+use urxe_types::{Rate, SLAB_CAPACITY};
 
 /// Largest message in bytes: IBTA gives the length field 31 bits of use (`max_msg_sz`).
 pub const MAX_MESSAGE: u64 = 1 << 31;
@@ -31,6 +31,13 @@ pub const MAX_WAITING_MADS: usize = 256;
 
 /// Peers of which a device remembers what they understand beside the standard.
 pub const MAX_KNOWN_PEERS: usize = 4096;
+
+/// Answers to questions about extensions of the protocol, and questions back, to one address, which
+/// may be forged. A peer asks five times at most for each time that it is started.
+pub const CAPABILITY_REPLIES_EACH: Rate = Rate { per_second: 256, at_once: 1024 };
+
+/// The same to all addresses together: thousands of peers may begin at once.
+pub const CAPABILITY_REPLIES_IN_ALL: Rate = Rate { per_second: 2048, at_once: 4096 };
 
 /// How often a peer that is silent is asked what it understands beside the standard.
 pub const MAX_CAPABILITY_TRIES: u32 = 5;
@@ -68,6 +75,11 @@ pub const MAX_EARLY_PACKETS: usize = 8192;
 /// How far ahead of the expected PSN a request may be to be kept: a gigabyte at a path MTU of
 /// 1,024.
 pub const MAX_EARLY_PSNS: i32 = 1 << 20;
+
+/// How long a QP asks for no missing request again when one ahead came from another UDP source port
+/// than those in their turn. Who forges them makes the peer repeat all that is under way no more
+/// often, and a peer that does change its port is asked often enough.
+pub const FOREIGN_NAK_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Bytes of READ answers that a QP keeps because a later request stores something where they come
 /// from: four packets of the largest path MTU.

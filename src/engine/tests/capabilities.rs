@@ -229,3 +229,24 @@ fn only_so_many_peers_are_remembered() {
     }
     assert_eq!(t.device.peer_capabilities(PEER), None);
 }
+
+#[test]
+fn questions_in_the_name_of_one_address_are_answered_at_a_bounded_rate() {
+    let mut t = Script::uniform(QpType::Rc);
+    let asked = |t: &mut Script, times: u32| {
+        let mut sent = 0;
+        for tid in 0..times {
+            t.receive_from(STRANGER, &mad(tid.into(), CapabilityMessage::Get));
+            sent += t.sent().len() as u32;
+        }
+        sent
+    };
+    let Rate { per_second, at_once } = limits::CAPABILITY_REPLIES_EACH;
+    assert_eq!(asked(&mut t, 5000), at_once, "questions back included");
+    assert_eq!(t.counted(Counter::CapabilityRepliesHeldBack), 5000 + 1 - u64::from(at_once));
+    t.receive_from(PEER, &mad(77, CapabilityMessage::Get));
+    assert_eq!(next_mad(&mut t).0.dst, PEER, "another is answered");
+    t.sent();
+    t.wait(Duration::from_secs(1));
+    assert_eq!(asked(&mut t, 5000), per_second);
+}

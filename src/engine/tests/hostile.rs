@@ -6,7 +6,7 @@ use script::*;
 use urxe_engine::*;
 use urxe_types::*;
 use urxe_wire::batch::{TxBatch, TxLimits};
-use urxe_wire::{DONT_FRAGMENT, Ident, Opcode, Outer};
+use urxe_wire::{DONT_FRAGMENT, Flow, Ident, NakCode, Opcode, Outer, ROCE_PORT};
 
 /// These bytes arrive with a valid ICRC in place of the last four.
 fn receive_raw(t: &mut Script, bytes: &[u8]) {
@@ -100,4 +100,86 @@ fn the_special_qpns_are_no_ones() {
         t.receive_from(PEER, &pkt(Opcode::RC_SEND_ONLY, 100).to(Qpn::new(qpn)));
     }
     assert_eq!(t.counted(Counter::DropUnknownQp), 3);
+}
+
+/// A WRITE of the peer, or what looks like one.
+fn write(t: &Script, psn: u32) -> Pkt {
+    pkt(Opcode::RC_WRITE_ONLY, psn).reth(VA, t.key, 1).payload(&[7]).ack_req().to(t.qpn)
+}
+
+#[test]
+fn a_packet_that_no_qp_has_ends_no_batch_of_another() {
+    let mut t = Script::new();
+    for psn in 100..110 {
+        t.receive_from(PEER, &write(&t, psn));
+        t.receive_from(PEER, &write(&t, psn).to(Qpn::new(0x80_0000 + psn)));
+    }
+    t.device.end_of_batch(t.now, &mut t.program);
+    assert_eq!(t.program.stores.iter().filter(|&&store| store == Store::Sync).count(), 1);
+    t.expect(ack(109, 10));
+    t.expect_nothing();
+    assert_eq!(t.counted(Counter::DropUnknownQp), 10);
+}
+
+#[test]
+fn what_comes_from_an_address_of_our_own_by_another_port_than_ours_is_dropped() {
+    let mut t = Script::new();
+    t.device.set_guarded_addrs([PEER].into());
+    let forged = Flow { src_port: 0xc000, ..flow(PEER, LOCAL) };
+    let ours = Flow { src_port: ROCE_PORT, ..forged };
+    // Neither a request in its turn, nor one that would end the QP, nor an answer.
+    let bad = pkt(Opcode::RC_SEND_MIDDLE, 100).payload(&[0; 8]).to(t.qpn);
+    let last = nak(NakCode::RemoteAccess, 200, 0).to(t.qpn);
+    for packet in [write(&t, 100), bad, last, write(&t, 100).to(Qpn::GSI)] {
+        t.receive_along(&forged, &packet);
+    }
+    // It would be an invalid request.
+    let mut reserved = TxBatch::new(TxLimits::SINGLE, 8192);
+    let bytes = reserved.push_raw(&forged, &raw(0x1f, 0, t.qpn, 32)).to_vec();
+    let ident = Ident::Known { ident: 0, fragment: DONT_FRAGMENT };
+    let outer = Outer { flow: forged, ident };
+    t.device.handle_datagram(t.now, &mut t.program, &outer, &bytes);
+    t.device.end_of_batch(t.now, &mut t.program);
+    t.expect_nothing();
+    assert_eq!((t.counted(Counter::DropForgedLocal), t.state()), (5, QpState::Rts));
+    t.receive_along(&ours, &write(&t, 100));
+    t.device.end_of_batch(t.now, &mut t.program);
+    t.expect(ack(100, 1));
+    let stranger = Flow { src: "10.0.0.7".parse().unwrap(), ..forged };
+    t.receive_along(&stranger, &write(&t, 101));
+    assert_eq!(t.counted(Counter::DropWrongAddress), 1, "other addresses have any port");
+}
+
+#[test]
+fn packets_to_this_machine_leave_from_the_port_that_nobody_else_has() {
+    let mut t = Script::in_reset();
+    t.device.set_local_addrs([PEER].into());
+    t.connect(&usual());
+    t.receive(&[write(&t, 100)]);
+    assert_eq!(t.next_sent().0.src_port, ROCE_PORT);
+    let mut elsewhere = Script::new();
+    elsewhere.receive(&[write(&t, 100)]);
+    assert_ne!(elsewhere.next_sent().0.src_port, ROCE_PORT);
+}
+
+#[test]
+fn requests_ahead_from_another_port_are_answered_by_a_nak_once_in_a_while() {
+    let mut t = Script::new();
+    let stranger = Flow { src_port: 0x1234, ..flow(PEER, LOCAL) };
+    let mut naks = 0;
+    for psn in 100..200 {
+        // What the peer sends in its turn ends each gap that it has not made.
+        t.receive(&[write(&t, psn)]);
+        t.receive_along(&stranger, &write(&t, psn + 50));
+        t.device.end_of_batch(t.now, &mut t.program);
+        naks += t.sent().iter().filter(|sent| sent.headers.bth.psn == Psn::new(psn + 1)).count();
+    }
+    assert_eq!((naks, t.counted(Counter::SequenceNaksSent)), (1, 1));
+    assert_eq!(t.counted(Counter::ForeignNaksHeldBack), 99);
+    t.wait(limits::FOREIGN_NAK_INTERVAL);
+    t.receive_along(&stranger, &write(&t, 250));
+    t.device.end_of_batch(t.now, &mut t.program);
+    t.expect(nak(NakCode::SequenceError, 200, 100));
+    t.receive(&[write(&t, 200)]);
+    t.expect(ack(200, 101));
 }

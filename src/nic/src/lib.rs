@@ -26,6 +26,7 @@ mod engine_host;
 mod event_channels;
 mod event_pipe;
 mod failed_qps;
+mod guarded;
 mod limits;
 mod nic;
 mod objects;
@@ -39,6 +40,7 @@ mod write_combiner;
 
 pub use counters::{HostCounters, ObjectCounts};
 pub use event_pipe::{Delivery, EventPipe, drain};
+pub use guarded::guard_addresses;
 pub use nic::{Config, Nic, PortEvent};
 pub use objects::{ChannelId, EventTarget, Memory, Mr, OwnerId};
 pub use tap::{Owners, TapSpec};

@@ -178,6 +178,12 @@ impl Nic {
         self.device.set_local_addrs(local_addrs);
     }
 
+    /// Changes from which addresses nobody but this daemon sends; see
+    /// [`guard_addresses`](crate::guard_addresses).
+    pub(crate) fn set_guarded_addrs(&mut self, guarded_addrs: BTreeSet<IpAddr>) {
+        self.device.set_guarded_addrs(guarded_addrs);
+    }
+
     /// Tells every program that has opened the device what has happened to its port.
     pub fn port_event(&mut self, event: PortEvent) {
         // CQ-027

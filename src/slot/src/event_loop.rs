@@ -33,7 +33,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
-use urxe_nic::{ChannelId, OwnerId};
+use urxe_nic::{ChannelId, OwnerId, guard_addresses};
 use urxe_port::AddressSockets;
 use urxe_shm::client::yield_policy::YieldPolicy;
 use urxe_shm::control::channel::ChannelError;
@@ -121,7 +121,7 @@ impl EventLoop {
         allotment: Allotment,
         devices: Vec<SlotDevice>,
     ) -> io::Result<EventLoop> {
-        let event_loop = EventLoop {
+        let mut event_loop = EventLoop {
             poll: Poll::new()?,
             events: Events::with_capacity(EVENTS_PER_TURN),
             alarm: Alarm::new()?,
@@ -143,6 +143,7 @@ impl EventLoop {
                 closer: Closer::new()?,
             },
         };
+        event_loop.guard_addresses();
         event_loop.register(&event_loop.link, Token::Link, Interest::READABLE)?;
         event_loop.register(&event_loop.alarm, Token::Alarm, Interest::READABLE)?;
         for (device, entry) in event_loop.ctx.devices.iter().enumerate() {
@@ -151,6 +152,10 @@ impl EventLoop {
             }
         }
         Ok(event_loop)
+    }
+
+    fn guard_addresses(&mut self) {
+        guard_addresses(self.ctx.devices.iter_mut().map(|device| &mut device.nic));
     }
 
     /// Asks to be told when a descriptor becomes ready.
@@ -300,6 +305,7 @@ impl EventLoop {
                     if let Some(device) = self.ctx.devices.get_mut(device) {
                         device.follow(now, state, events).map_err(SlotError::Port)?;
                     }
+                    self.guard_addresses();
                 }
                 ToSlot::Session { number, uid, pid } => self.begin_session(number, uid, pid, fds),
                 ToSlot::EndSession { session } => {

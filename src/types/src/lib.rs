@@ -1,7 +1,8 @@
 //! The vocabulary of the verbs, each word once: what a QP, a right, a work request, a completion
 //! and a number of the wire is. All other crates carry these types and do not translate them.
 //!
-//! Beside them stands what the other crates make of: sets of [`counters!`] and [`Slab`]s.
+//! Beside them stands what the other crates make of: sets of [`counters!`], [`Slab`]s and
+//! [`ReplyLimit`]s.
 //!
 //! There is no I/O here, no clock and no bytes of a wire or a ring; but a type can only be made of
 //! values that it may have, so that a check stands where bytes become types and nowhere else.
@@ -20,6 +21,7 @@ mod mtu;
 mod psn;
 mod qp;
 mod qpn;
+mod reply_limit;
 mod slab;
 mod slot;
 mod time;
@@ -35,6 +37,7 @@ pub use mtu::{NoPathMtu, PathMtu};
 pub use psn::Psn;
 pub use qp::{QpAttr, QpState, QpType};
 pub use qpn::{Qpn, TooManyBits};
+pub use reply_limit::{Rate, ReplyLimit};
 pub use slab::{SLAB_CAPACITY, Slab, index_of};
 pub use slot::{NoSlotCount, NoSuchSlot, SLOT_BITS, Slot, SlotCount, SlotId};
 pub use time::{RnrTimer, TimeCode};

@@ -2,8 +2,11 @@
 
 use crate::script::*;
 use proptest::prelude::*;
-use urxe_cm::limits::MAX_OUTGOING;
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
+use urxe_cm::limits::*;
 use urxe_cm::*;
+use urxe_types::{Qpn, Rate};
 use urxe_wire::mad::*;
 
 #[test]
@@ -84,11 +87,126 @@ fn comm_ids_are_unpredictable() {
 #[test]
 fn outgoing_messages_are_bounded() {
     let mut t = Script::new();
-    for _ in 0..MAX_OUTGOING + 3 {
-        t.receive(req());
+    for number in 0..MAX_OUTGOING as u32 + 3 {
+        t.receive_from(host(number), req_from(host(number)));
     }
     assert_eq!(t.count(CmCounter::DropNotSent), 3);
     assert_eq!(std::iter::from_fn(|| t.cm.poll_mad()).count(), MAX_OUTGOING);
+}
+
+/// One of many addresses.
+fn host(number: u32) -> IpAddr {
+    Ipv4Addr::from_bits(0x0b00_0000 + number).into()
+}
+
+/// The peer's REQ for another connection.
+fn another_req(number: u32) -> Req {
+    let local_qpn = Qpn::new(0x1000 + number);
+    Req { local_comm_id: CommId(0x1_0000 + number), local_qpn, ..req() }
+}
+
+#[test]
+fn refusals_to_one_address_come_at_a_bounded_rate() {
+    let mut t = Script::new();
+    let messages: [Message; 3] = [req().into(), rep(ConnId(9)).into(), dreq(ConnId(9)).into()];
+    let answered = |t: &mut Script, times: u32| {
+        let mut sent = 0;
+        for message in messages.iter().cycle().take(times as usize) {
+            t.receive(*message);
+            sent += t.all_sent().len() as u32;
+        }
+        sent
+    };
+    let Rate { per_second, at_once } = REFUSALS_EACH;
+    assert_eq!(answered(&mut t, at_once + 500), at_once);
+    assert_eq!(t.count(CmCounter::RefusalsHeldBack), 500);
+    t.advance(Duration::from_secs(1));
+    assert_eq!(answered(&mut t, at_once), per_second, "who asks again is told");
+    t.receive_from(STRANGER, dreq(ConnId(9)));
+    assert_eq!(t.sent_to().0, STRANGER, "whoever else asks is told at once");
+}
+
+#[test]
+fn refusals_to_all_addresses_together_are_bounded() {
+    let mut t = Script::new();
+    let mut sent = 0;
+    for number in 0..REFUSALS_IN_ALL.at_once + 1000 {
+        t.receive_from(host(number), dreq(ConnId(9)));
+        sent += t.all_sent().len() as u32;
+    }
+    // Some share a bucket with others, none of which is empty then.
+    assert_eq!(sent, REFUSALS_IN_ALL.at_once);
+    assert_eq!(t.count(CmCounter::RefusalsHeldBack), 1000);
+}
+
+#[test]
+fn a_flood_of_refused_requests_keeps_no_connection_of_that_address_from_being_made() {
+    let mut t = Script::new();
+    for number in 0..10_000 {
+        t.receive(Req { service_id: ServiceId(number), ..req() });
+        t.all_sent();
+    }
+    assert!(t.count(CmCounter::RefusalsHeldBack) > 0);
+    t.cm.listen(t.now, &listen()).unwrap();
+    t.receive(req());
+    let conn = t.requested();
+    t.cm.accept(t.now, conn, &ACCEPT).unwrap();
+    assert_eq!(t.sent().name(), "REP");
+    t.run_next_timer();
+    assert_eq!(t.sent().name(), "REP", "repeats are bounded by themselves");
+    t.receive(rtu(conn));
+    assert!(matches!(t.event(), Event::Established { .. }));
+    t.receive(dreq(conn));
+    assert_eq!(t.sent().name(), "DREP");
+}
+
+#[test]
+fn replies_to_requests_whose_address_is_forged_are_repeated_at_a_bounded_rate() {
+    let mut t = Script::new();
+    let count: u32 = 4000;
+    t.cm.listen(t.now, &Listen { backlog: count as usize, ..listen() }).unwrap();
+    let begun = t.now;
+    let mut repeats = 0;
+    for number in 0..count {
+        t.receive(another_req(number));
+        let conn = t.requested();
+        t.cm.accept(t.now, conn, &ACCEPT).unwrap();
+        repeats += t.all_sent().len() as u32 - 1;
+        t.advance(Duration::from_micros(100));
+    }
+    while t.now < begun + Duration::from_secs(3) {
+        repeats += t.all_sent().len() as u32;
+        t.run_next_timer();
+    }
+    let seconds = (t.now - begun).as_secs() as u32 + 1;
+    let Rate { per_second, at_once } = REPEATS_EACH;
+    assert!(repeats <= at_once + seconds * per_second, "{repeats} repeats in {seconds} s");
+    assert!(t.count(CmCounter::RepeatsHeldBack) > 0);
+
+    let mut again = 0;
+    for number in 0..count {
+        t.receive(another_req(number));
+        again += t.all_sent().len() as u32;
+    }
+    assert!(again <= at_once, "{again} answers to requests that came again");
+}
+
+#[test]
+fn a_peer_that_has_our_number_is_told_again_whatever_others_ask_in_its_name() {
+    let (mut t, conn) = Script::rep_sent();
+    t.receive(mra(conn, Received::Rep, 20));
+    t.cm.listen(t.now, &Listen { port: PORT + 1, backlog: 9000, ..listen() }).unwrap();
+    let service_id = ServiceId::ip(PortSpace::Tcp, PORT + 1);
+    let just_before = t.cm.poll_timeout().unwrap() - t.now - Duration::from_micros(1);
+    t.advance(just_before);
+    for number in 0..MAX_REQUESTS as u32 {
+        t.receive(Req { service_id, ..another_req(number) });
+        t.receive(Req { service_id, ..another_req(number) });
+        t.all_sent();
+    }
+    assert!(t.count(CmCounter::RepeatsHeldBack) > 0);
+    t.run_next_timer();
+    assert_eq!(t.sent().name(), "REP");
 }
 
 /// Something that happens to a manager with a few connections.

@@ -27,6 +27,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use urxe_engine::Tuning;
+use urxe_nic::guard_addresses;
 use urxe_port::watch::Watch;
 use urxe_shm::control::channel::Listener;
 use urxe_shm::control::{ControlError, Reply, Request};
@@ -349,6 +350,7 @@ impl EventLoop {
                 self.slots.tell_of_device(now, index, device, &changes, &events);
             }
         }
+        guard_addresses(self.ctx.devices.iter_mut().map(|device| &mut device.nic));
     }
 
     /// A slot has said something.

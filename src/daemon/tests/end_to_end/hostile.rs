@@ -3,7 +3,7 @@
 
 use crate::cm_client::{Caller, addr_of, param};
 use crate::harness::{
-    Client, Kind, Qp, Random, attrs, connected, eventually, fresh_addr, read_events, start,
+    Client, End, Kind, Qp, Random, attrs, connected, eventually, fresh_addr, read_events, start,
     start_with,
 };
 use rustix::net::{
@@ -108,6 +108,46 @@ fn ten_thousand_random_datagrams_are_dropped_by_cause() {
     b.post_recv(1, &[b.mr.sge(0, 4096)]);
     a.exchange(SendOp::Send(Extra::None), &[a.mr.sge(0, 4096)]);
     assert_eq!(b.cq.wait(1)[0].status, 0);
+}
+
+#[test]
+fn packets_of_another_program_in_the_name_of_an_own_address_reach_nothing() {
+    let daemon = start_with(2, |config| config.slots = 2);
+    let mut a = End::new(&daemon, 0, Kind::Shared, 4096);
+    let mut b = End::new(&daemon, 1, Kind::Shared, 4096);
+    a.connect(b.addr, b.qp.created.qpn);
+    b.connect(a.addr, a.qp.created.qpn);
+    let socket = UdpSocket::bind((a.addr, 0)).unwrap();
+    let flow = Flow {
+        src: a.addr,
+        dst: b.addr,
+        src_port: socket.local_addr().unwrap().port(),
+        traffic_class: 0,
+        hop_limit: 64,
+        flow_label: 0,
+    };
+    // In the place of the next request, one that ends the QP; and a request for a connection.
+    let [_, rtr, _] = attrs(a.addr, a.qp.created.qpn);
+    let bth = Bth::new(b.qp.created.qpn, rtr.rq_psn.unwrap());
+    let forged = [bth.emit(Opcode::RC_SEND_MIDDLE).to_vec(), vec![0; 12]].concat();
+    let deth = Deth { qkey: Qkey::GSI, src_qp: Qpn::GSI };
+    let headers = Headers::new(Bth::new(Qpn::GSI, Psn::default()), Datagram { deth, imm: None });
+    let mut mad = vec![0; headers.len()];
+    headers.emit(&mut mad);
+    mad.extend([0; MAD_LEN + 4]);
+    for bytes in [forged, mad] {
+        socket.send_to(&stamped(&flow, bytes), (b.addr, 4791)).unwrap();
+    }
+    eventually("both are dropped", || {
+        (b.client.counter("urxe1", "drop_forged_local") == 2).then_some(())
+    });
+    b.post_recv(1, &[b.mr.sge(0, 4096)]);
+    a.exchange(SendOp::Send(Extra::None), &[a.mr.sge(0, 4096)]);
+    assert_eq!(b.cq.wait(1)[0].status, 0);
+    for device in ["urxe0", "urxe1"] {
+        let dropped = if device == "urxe1" { 2 } else { 0 };
+        assert_eq!(b.client.counter(device, "drop_forged_local"), dropped, "and nothing of ours");
+    }
 }
 
 /// A connection on which anything can be sent.

@@ -8,8 +8,8 @@ use super::Device;
 use crate::attr::DeviceConfig;
 use crate::counters::Counter;
 use crate::limits::{
-    CAPABILITIES_VALID, FIRST_CAPABILITY_WAIT, MAX_CAPABILITY_TRIES, MAX_KNOWN_PEERS,
-    MAX_WAITING_MADS, MIN_CAPABILITY_INTERVAL,
+    CAPABILITIES_VALID, CAPABILITY_REPLIES_EACH, CAPABILITY_REPLIES_IN_ALL, FIRST_CAPABILITY_WAIT,
+    MAX_CAPABILITY_TRIES, MAX_KNOWN_PEERS, MAX_WAITING_MADS, MIN_CAPABILITY_INTERVAL,
 };
 use crate::tuning::WireForm;
 use rand_chacha::ChaCha8Rng;
@@ -17,7 +17,7 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
-use urxe_types::{AddressVector, Qpn};
+use urxe_types::{AddressVector, Qpn, ReplyLimit};
 use urxe_wire::mad::{Capabilities, CapabilityMad, CapabilityMessage, MAD_LEN, MadSource};
 use urxe_wire::{Flow, datagram_source_port};
 
@@ -30,6 +30,8 @@ pub(crate) struct Peers {
     by_addr: BTreeMap<IpAddr, Peer>,
     /// Questions that wait for the port.
     questions: Vec<(Flow, [u8; MAD_LEN])>,
+    /// What is sent because somebody has asked.
+    replies: ReplyLimit,
     /// Makes transaction IDs that nobody guesses.
     rng: ChaCha8Rng,
 }
@@ -52,8 +54,12 @@ impl Peers {
     pub(super) fn new(config: &DeviceConfig) -> Peers {
         let mut rng = ChaCha8Rng::seed_from_u64(config.seed);
         // The first stream makes keys.
+        rng.set_stream(2);
+        let secret = [rng.next_u64(), rng.next_u64()];
+        let replies = ReplyLimit::new(secret, CAPABILITY_REPLIES_EACH, CAPABILITY_REPLIES_IN_ALL);
         rng.set_stream(1);
-        Peers { by_addr: BTreeMap::new(), questions: Vec::new(), rng }
+        rng.set_word_pos(0);
+        Peers { by_addr: BTreeMap::new(), questions: Vec::new(), replies, rng }
     }
 
     /// What the peer at this address understands, if it has told.
@@ -176,14 +182,7 @@ impl Device {
     ) {
         let addr = from.flow.src;
         let answer = match mad.message {
-            CapabilityMessage::Get => {
-                let is_unknown = self.tables.peers.on_question(addr);
-                self.tell_capabilities(from, mad.tid);
-                if is_unknown {
-                    self.ask_back(now, from);
-                }
-                return;
-            }
+            CapabilityMessage::Get => return self.on_capability_question(now, from, mad.tid),
             CapabilityMessage::GetResp(capabilities) => capabilities,
             // REPAIR-005: it keeps to the standard.
             CapabilityMessage::Refused => Capabilities::default(),
@@ -191,6 +190,27 @@ impl Device {
         if !self.tables.peers.on_answer(now, addr, mad.tid, answer) {
             self.tables.counters.add(Counter::DropUnexpectedCapabilities, 1);
         }
+    }
+
+    /// Answers a question and asks back, as far as whoever is said to ask may be sent something.
+    fn on_capability_question(&mut self, now: Instant, from: &MadSource, tid: u64) {
+        let addr = from.flow.src;
+        if !self.may_reply(now, addr) {
+            return;
+        }
+        let is_unknown = self.tables.peers.on_question(addr);
+        self.tell_capabilities(from, tid);
+        if is_unknown && self.may_reply(now, addr) {
+            self.ask_back(now, from);
+        }
+    }
+
+    fn may_reply(&mut self, now: Instant, addr: IpAddr) -> bool {
+        // HOSTILE-008, COUNT-019
+        let may_reply = self.tables.peers.replies.take(now, addr);
+        let counters = &mut self.tables.counters;
+        counters.add(Counter::CapabilityRepliesHeldBack, u64::from(!may_reply));
+        may_reply
     }
 
     /// Answers a question. Nothing is remembered of who asked.
@@ -221,9 +241,9 @@ impl Device {
 
     /// Hands what is to be asked to QP1.
     pub(super) fn send_questions(&mut self) {
-        let source_ports = self.tables.config.source_ports;
+        let config = &self.tables.config;
         for (flow, mad) in self.tables.peers.questions.drain(..) {
-            let src_port = source_ports.of_flow(datagram_source_port(Qpn::GSI));
+            let src_port = config.source_port(flow.dst, datagram_source_port(Qpn::GSI));
             let flow = Flow { src_port, ..flow };
             self.management.send(&mut self.tables.counters, flow, Qpn::GSI, &mad);
         }

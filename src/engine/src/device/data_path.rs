@@ -12,7 +12,7 @@ use urxe_types::{Pkey, Qpn};
 use urxe_wire::batch::TxBatch;
 use urxe_wire::icrc::Verdict;
 use urxe_wire::mad::CapabilityMad;
-use urxe_wire::{Bth, Outer, Packet, ParseError};
+use urxe_wire::{Bth, Outer, Packet, ParseError, ROCE_PORT};
 
 impl Device {
     /// Says that the program has posted sends, or has posted anything to a QP in ERR.
@@ -54,6 +54,10 @@ impl Device {
         // COUNT-002
         if bytes.len() < Bth::LEN + urxe_wire::icrc::LEN {
             return Err(Counter::DropTooShort);
+        }
+        // HOSTILE-010, COUNT-020
+        if outer.flow.src_port != ROCE_PORT && self.guarded_addrs.contains(&outer.flow.src) {
+            return Err(Counter::DropForgedLocal);
         }
         // COUNT-001
         if self.icrc.check(outer, bytes) == Verdict::Bad && !fault!(IcrcNotChecked) {
@@ -167,7 +171,10 @@ impl Device {
 
     /// What comes now is for this QP.
     fn begin_for(&mut self, now: Instant, host: &mut impl Host, qpn: Qpn) {
-        if self.unsynced.is_some_and(|unsynced| unsynced != qpn) {
+        // HOSTILE-009: what nobody has ends no batch.
+        if self.unsynced.is_some_and(|unsynced| unsynced != qpn)
+            && self.qps.contains_key(&qpn.get())
+        {
             // What came for another QP is a batch of its own: it answers for its own memory.
             self.sync_writes(now, host);
         }

@@ -247,7 +247,7 @@ impl Device {
         let config = &self.tables.config;
         // UD-033
         let mut flow = flow_to_host(&config.gids, to)?;
-        flow.src_port = config.source_ports.of_flow(datagram_source_port(Qpn::GSI));
+        flow.src_port = config.source_port(flow.dst, datagram_source_port(Qpn::GSI));
         self.management.send(&mut self.tables.counters, flow, qpn, mad);
         Ok(())
     }

@@ -223,7 +223,7 @@ fn resolve_flow(
 ) -> Result<Flow, ModifyQpError> {
     let mut flow = flow_to_host(&config.gids, av)?;
     let wanted = flow_source_port(flow.flow_label, qpn, dest_qpn);
-    flow.src_port = config.source_ports.of_flow(wanted);
+    flow.src_port = config.source_port(flow.dst, wanted);
     let active = config.active_mtu;
     // STATE-019, STATE-044
     if path_mtu > active && !config.is_local(av.dgid) {

@@ -174,6 +174,6 @@ fn flow<H>(cx: &Cx<'_, H>, to: &Destination) -> Result<Flow, Cause> {
     };
     // UD-008
     let mut flow = flow_to_any(&cx.config.gids, av).map_err(|_| Cause::NoPath)?;
-    flow.src_port = cx.config.source_ports.of_flow(datagram_source_port(cx.qp.qpn));
+    flow.src_port = cx.config.source_port(flow.dst, datagram_source_port(cx.qp.qpn));
     Ok(flow)
 }

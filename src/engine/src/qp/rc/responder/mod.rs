@@ -15,7 +15,7 @@ mod response;
 
 use crate::counters::Counter;
 use crate::host::Host;
-use crate::limits::MAX_WAITING_REPLIES;
+use crate::limits::{FOREIGN_NAK_INTERVAL, MAX_WAITING_REPLIES};
 use crate::qp::common::{Cx, Failure};
 use crate::qp::message::{Incoming, check_enabled};
 use crate::qp::parameters::{ResponderParameters, Route};
@@ -26,6 +26,7 @@ use early::{Arrival, Early};
 use kept_reads::KeptReads;
 use replay::{AtomicResource, Done, ReadResource, Resources};
 use std::collections::VecDeque;
+use std::time::Instant;
 use urxe_types::{Msn, Psn, RnrTimer};
 use urxe_wire::{Bth, Headers, NakCode, Packet, Request, Reth, Syndrome};
 
@@ -44,6 +45,8 @@ pub(super) struct Responder {
     /// The UDP source port that requests come from: of the last one that came in its turn, or
     /// before the first of these, of the first that came early.
     port: Option<u16>,
+    /// When `expected` was last asked for because of a request from another port.
+    foreign_asked_at: Option<Instant>,
     /// A request came with a congestion mark since the last reply was sent.
     was_marked: bool,
     incoming: Incoming,
@@ -89,6 +92,7 @@ impl Responder {
             is_asked_for: false,
             early: Early::default(),
             port: None,
+            foreign_asked_at: None,
             was_marked: false,
             incoming: Incoming::default(),
             replies: VecDeque::new(),
@@ -322,7 +326,7 @@ impl Responder {
         // HOSTILE-007: a stranger hits some PSN ahead far more easily than the expected one.
         if *self.port.get_or_insert(src_port) != src_port {
             cx.count(Counter::EarlyForeign, 1);
-            return self.ask_for_expected(cx, route);
+            return self.ask_for_foreign(cx, route);
         }
         let limits = &cx.config.tuning.early;
         let arrival = self.early.keep(packet, self.expected, route.mtu, limits, cx.early_bytes);
@@ -341,6 +345,20 @@ impl Responder {
         if tells_more || packet.headers.bth.ack_req {
             self.queue_ack();
         }
+    }
+
+    /// The same when only a request from another port says that the expected one is missing.
+    fn ask_for_foreign<H>(&mut self, cx: &mut Cx<'_, H>, route: &Route) {
+        if self.is_asked_for {
+            return;
+        }
+        // HOSTILE-011
+        let since = self.foreign_asked_at.map(|at| cx.now.duration_since(at));
+        if since.is_some_and(|since| since < FOREIGN_NAK_INTERVAL) {
+            return cx.count(Counter::ForeignNaksHeldBack, 1);
+        }
+        self.foreign_asked_at = Some(cx.now);
+        self.ask_for_expected(cx, route);
     }
 
     /// Sees that the peer knows that the expected request is missing.
