@@ -130,11 +130,9 @@ fn serve(arguments: Arguments) -> Result<(), RunError> {
     let mut config = Config::try_from(together(&options, file.as_ref()))?;
     config.worker = Some(OURSELVES.into());
     if config.has_fault_in_vain() {
-        say(
-            "--fault names write-first, write-middle or write-last, of which this daemon sends none \
-             over RC: its WRITEs go as WRITE ONLYs; count their packets, as in drop:write:3, or give \
-             --wire strict",
-        );
+        say("--fault names write-first, write-middle or write-last, of which this daemon sends \
+             none over RC: its WRITEs go as WRITE ONLYs; count their packets, as in drop:write:3, \
+             or give --wire strict");
     }
     let mut daemon = Daemon::start_with(config, listener, stop, Arc::new(say))?;
     tell_of_beginning(&daemon);

@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_one_line_with_its_number_and_what_was_expected() {
+    fn a_mistake_is_one_line_with_its_number_and_what_was_expected() {
         for (text, line, expected) in [
             ("drain = 30\nslots = 99\n", "line 2, `slots = 99`", "expected 1 to 63"),
             ("# é\n\ndrian = 30\n", "line 3, `drian = 30`", "`drain`"),

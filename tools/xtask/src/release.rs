@@ -60,7 +60,10 @@ pub(crate) fn make(options: &Options) -> Result {
         cargo.current_dir(&clone).env("CARGO_TARGET_DIR", target_directory());
         cargo
     };
-    run(cargo_there().args(["update", "--workspace", "--quiet"]))?;
+    for workspace in ["Cargo.toml", "spec-tests/fuzz/Cargo.toml"] {
+        let update = ["update", "--workspace", "--quiet", "--manifest-path", workspace];
+        run(cargo_there().args(update))?;
+    }
     let message = format!("Release {version}");
     // There is nothing to commit where the version was there already.
     if !output(git(&clone).args(["status", "--porcelain"]))?.is_empty() {

@@ -104,7 +104,7 @@ fn free_port() -> u16 {
 
 /// SLOT-125
 #[test]
-fn what_can_change_does_and_of_the_rest_it_is_said_that_it_needs_a_restart() {
+fn settings_that_can_change_do_and_of_the_rest_it_is_said_that_they_need_a_restart() {
     let mut daemon = Configured::start(&["--linger", "500"], "slots = 1\ndrain = 600\n");
     let mut a = End::at(&daemon.socket, "urxe0", Kind::Shared, 64);
     let mut b = End::at(&daemon.socket, "urxe0", Kind::Shared, 64);
