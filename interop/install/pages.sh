@@ -8,5 +8,6 @@ for file in lib/systemd/system/urxed.service lib/systemd/system/urxed.socket \
     test -f "/usr/$file"
 done
 test -f /etc/default/urxed
+test -f /etc/urxe/urxed.toml
 getent passwd urxe
 getent group urxe

@@ -1,51 +1,126 @@
-# The system's service as its unit starts it, since no systemd runs here: its user, its rights, its
-# options; for two users of its group at once, and not for a third.
+# The system's service as its units start it, since no systemd runs here: its socket, its user, its
+# rights, its options; for two users of its group at once, and not for a third. Then it is reloaded,
+# and restarted under traffic: with time to drain, and with too little.
 unit=/usr/lib/systemd/system/urxed.service
+at=/run/urxe/urxed.sock
 value() {
     sed -n "s/^$1=//p" "$unit" | head -n 1
 }
 
+fail() {
+    echo "$1"
+    cat /tmp/urxed.log /tmp/state /tmp/server /tmp/client 2>/dev/null
+    exit 1
+}
+
+# Waits until a command succeeds.
+until_so() {
+    tries=0
+    until eval "$1"; do
+        tries=$((tries + 1))
+        [ $tries -lt 600 ] || fail "it never came to be: $1"
+        sleep 0.1
+    done
+}
+
+# So many lines of the state are there, e.g. `told 2 READY=1`.
+told() {
+    [ "$(grep -c "^$2" /tmp/state)" -ge "$1" ]
+}
+
 : >/tmp/urxed.log
+: >/tmp/state
 install -d -o urxe -g urxe -m 755 /run/urxe
 URXED_OPTIONS=
 . /etc/default/urxed
 rights=$(value AmbientCapabilities | tr 'A-Z ' 'a-z,' | sed 's/cap_/+/g')
 command=$(value ExecStart | sed 's/\$URXED_OPTIONS//')
-setpriv --reuid="$(value User)" --regid="$(value Group)" --clear-groups \
+perl /root/manager.pl $at "$(value User)" /tmp/state \
+    setpriv --reuid="$(value User)" --regid="$(value Group)" --clear-groups \
     --bounding-set="-all,$rights" --inh-caps="-all,$rights" --ambient-caps="-all,$rights" \
     --no-new-privs $command $URXED_OPTIONS 2>/tmp/urxed.log &
-daemon=$!
-tries=0
-until grep -q ready /tmp/urxed.log; do
-    tries=$((tries + 1))
-    [ $tries -lt 50 ] || { cat /tmp/urxed.log; exit 1; }
-    sleep 0.1
-done
-# As SocketMode and SocketGroup of urxed.socket.
-[ "$(stat -c '%U:%G %a' /run/urxe/urxed.sock)" = 'urxe:urxe 660' ]
+manager=$!
+until_so 'told 1 READY=1'
+[ "$(stat -c '%U:%G %a' $at)" = 'urxe:urxe 660' ]
 
 adduser --quiet alice urxe
 adduser --quiet bob urxe
-at=/run/urxe/urxed.sock
-su - alice -c "urxe run --daemon $at -- ib_write_bw -n 5000" >/dev/null &
-server=$!
-tries=0
-until su - bob -c "urxe run --daemon $at -- ib_write_bw -n 5000 localhost" >/tmp/client 2>&1; do
-    tries=$((tries + 1))
-    [ $tries -lt 50 ] || { cat /tmp/client /tmp/urxed.log; exit 1; }
-    sleep 0.2
-done
-wait $server
-grep -A 1 '#bytes' /tmp/client
+
+# Programs of both users, one of which serves the other.
+serve() {
+    su - alice -c "urxe run --daemon $at -- ib_write_bw $1" >/tmp/server 2>&1 &
+    server=$!
+}
+ask() {
+    su - bob -c "urxe run --daemon $at -- ib_write_bw $1 localhost" >/tmp/client 2>&1
+}
+write() {
+    serve '-n 5000'
+    until_so "ask '-n 5000'"
+    wait $server
+    grep -A 1 '#bytes' /tmp/client
+}
+# Traffic for so many seconds, until it flows.
+flow() {
+    serve "-D $1"
+    # The first ones may find nobody who listens.
+    (until ask "-D $1" || grep -q 'urxed of' /tmp/client; do sleep 0.2; done; tail -n 1 /tmp/client) &
+    client=$!
+    until_so "[ \"\$(URXE_SOCKET=$at urxe res qp | grep -c RTS)\" -ge 2 ]"
+}
+
+write
 if su - carol -c "urxe run --daemon $at -- true" 2>/tmp/carol; then
-    echo 'carol is not in the group, and was served'
-    exit 1
+    fail 'carol is not in the group, and was served'
 fi
 grep 'is not for this user' /tmp/carol
 # Each has been served by a process of that user, which stays for a while.
 workers=$(ps -o user= -C urxed-worker | sort | tr '\n' ' ')
-[ "$workers" = 'alice bob ' ] || { echo "workers of: $workers"; exit 1; }
-kill $daemon
-wait $daemon
+[ "$workers" = 'alice bob ' ] || fail "workers of: $workers"
+
+echo 'reload:'
+printf 'drain = 60\nslots = 1\n' >>/etc/urxe/urxed.toml
+kill -HUP $manager
+until_so 'told 1 RELOADING=1 && told 1 MONOTONIC_USEC= && told 2 READY=1'
+grep 'drain is 60 now' /tmp/urxed.log
+grep 'slots 1 needs a restart' /tmp/urxed.log
+echo 'drain = 61' >>/etc/urxe/urxed.toml
+kill -HUP $manager
+until_so 'told 3 READY=1'
+grep 'all stays as it was' /tmp/urxed.log
+sed -i '/^drain = 61/d' /etc/urxe/urxed.toml
+
+echo 'restart, with time for what runs:'
+flow 8
+kill -USR1 $manager
+until_so 'grep ending, /tmp/urxed.log'
+# Who comes now waits for the next daemon.
+su - alice -c "URXE_SOCKET=$at urxe devinfo" >/tmp/next 2>&1 &
+next=$!
+wait $server || fail 'the server was not given its time'
+wait $client
+grep -A 1 '#bytes' /tmp/client || fail 'the client was not given its time'
+until_so "told 2 started && told 4 READY=1 && told 1 'ended 0'"
+wait $next || fail 'who came meanwhile was not served'
+write
+
+echo 'restart, with too little time:'
+sed -i 's/^drain = .*/drain = 1/' /etc/urxe/urxed.toml
+kill -HUP $manager
+until_so 'told 5 READY=1'
+flow 600
+kill -USR1 $manager
+if wait $server; then fail 'the server noticed nothing'; fi
+wait $client
+for program in server client; do
+    grep 'outstanding work requests complete with IBV_WC_WR_FLUSH_ERR' /tmp/$program ||
+        fail "the $program was told nothing"
+done
+until_so "told 3 started && told 6 READY=1 && told 2 'ended 0'"
+write
+
+kill $manager
+wait $manager
 [ ! -e $at ]
+told 3 'ended 0' || fail 'it did not end by itself'
 cat /tmp/urxed.log

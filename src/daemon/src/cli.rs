@@ -1,12 +1,16 @@
 //! The command line of `urxed`, which is also that of `urxe daemon`.
 
 use crate::config::{Config, ConfigError, Settings};
+use crate::config_file::ConfigFile;
 use crate::daemon::{Daemon, Handle, StartError, StopPipe};
+use crate::reload::reload;
 use crate::service;
 use crate::worker::allow_many_descriptors;
+use rustix::pipe::PipeFlags;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::fs::OpenOptions;
 use std::io::{self, Write};
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -34,8 +38,10 @@ Programs find the daemon by its socket: $URXE_SOCKET, or the default that both s
 Programs of rdma-core find its devices as files in the directory beside the socket
 (urxed.sock: urxed.sysfs), through `urxe run` or `urxe sysfs-overlay`; `counters` and `hw_counters`
 of a port are written there anew each second.
-The daemon ends on SIGINT or SIGTERM, at once or when --drain says so, or by --linger; SIGHUP does
-nothing.
+The daemon ends on SIGINT or SIGTERM, at once or when --drain says so, or by --linger. On SIGHUP it
+reads the file of --config again and goes on with its metrics, linger, drain, sessions-per-user and
+cm-ids-per-user; it says what of the rest needs a restart, and if the file is wrong, all stays as it
+was. Addresses of an --interface are followed without that.
 Programs that it leaves behind see their work requests flushed, and IBV_EVENT_DEVICE_FATAL.
 It can be started by systemd at the first connection (LISTEN_FDS), and tells it when it is ready.
 Peers are other urxed, Linux rdma_rxe, or RoCE NICs.";
@@ -51,7 +57,8 @@ pub struct Arguments {
     /// Read from a TOML file what is not given here.
     ///
     /// The names are those of the options, for example `addr = ["10.0.0.1"]` and
-    /// `port-backend = "raw"`.
+    /// `port-backend = "raw"`. It is read again on SIGHUP (`systemctl reload urxed`); what an option
+    /// says stays.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 
@@ -69,7 +76,7 @@ pub fn run(arguments: Arguments) -> ExitCode {
     match serve(arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("urxed: {error}");
+            say(&error.to_string());
             ExitCode::FAILURE
         }
     }
@@ -90,6 +97,8 @@ enum RunError {
     OtherSocket { asked: PathBuf, inherited: PathBuf },
     #[error("signals: {0}")]
     Signals(io::Error),
+    #[error("waiting for signals: {0}")]
+    Waiting(io::Error),
     #[error("stopped, because a port failed: {0}")]
     Failed(io::Error),
 }
@@ -101,76 +110,123 @@ impl From<ConfigError> for RunError {
 }
 
 fn serve(arguments: Arguments) -> Result<(), RunError> {
-    let mut settings = arguments.settings;
-    if let Some(path) = &arguments.config {
-        settings = settings.or(Settings::read(path)?);
-    }
+    let Arguments { settings: mut options, config: path, ready_fd } = arguments;
+    let mut file = path.as_deref().map(ConfigFile::read).transpose()?;
     // Before anything else is opened: it comes as a bare number.
     let listener = service::take_listener().map_err(RunError::Inherited)?;
     if let Some(listener) = &listener {
         let inherited = listener.path().to_path_buf();
-        match settings.socket {
+        match together(&options, file.as_ref()).socket {
             Some(asked) if asked != inherited => {
                 return Err(RunError::OtherSocket { asked, inherited });
             }
-            _ => settings.socket = Some(inherited),
+            _ => options.socket = Some(inherited),
         }
     }
     allow_many_descriptors();
     let stop = StopPipe::new()?;
     // Before there are any files that a signal could leave behind.
-    heed_signals(&stop).map_err(RunError::Signals)?;
-    let mut config = Config::try_from(settings)?;
+    let hangups = heed_signals(&stop).map_err(RunError::Signals)?;
+    let mut config = Config::try_from(together(&options, file.as_ref()))?;
     config.worker = Some(OURSELVES.into());
     if config.has_fault_in_vain() {
-        eprintln!(
-            "urxed: --fault names write-first, write-middle or write-last, of which this daemon \
-             sends none over RC: its WRITEs go as WRITE ONLYs; count their packets, as in \
-             drop:write:3, or give --wire strict"
-        );
+        say("--fault names write-first, write-middle or write-last, of which this daemon sends \
+             none over RC: its WRITEs go as WRITE ONLYs; count their packets, as in drop:write:3, \
+             or give --wire strict");
     }
-    let report = Arc::new(|sentence: &str| eprintln!("urxed: {sentence}"));
-    let daemon = Daemon::start_with(config, listener, stop, report)?;
-    if let Some(reason) = daemon.why_slow_watch() {
-        eprintln!(
-            "urxed: changes of links and addresses are noticed within a second only, because this \
-             system refuses a netlink socket: {reason}"
-        );
-    }
-    if let Some(reason) = daemon.why_no_sysfs() {
-        eprintln!(
-            "urxed: stock rdma-core (`urxe run`, ibv_devices ...) will find no device, because its \
-             files cannot be written: {reason}; `urxe` and programs of its own library work"
-        );
-    }
-    if let Some(address) = daemon.metrics() {
-        eprintln!("urxed: metrics at {address}, GET /metrics");
-    }
+    let mut daemon = Daemon::start_with(config, listener, stop, Arc::new(say))?;
+    tell_of_beginning(&daemon);
     let line = ready_line(&daemon);
-    eprintln!("{line}");
-    if let Some(fd) = arguments.ready_fd {
-        tell(fd, &line).map_err(|source| RunError::ReadyFd { fd, source })?;
+    say(&line);
+    if let Some(fd) = ready_fd {
+        let written = tell(fd, &format!("urxed: {line}"));
+        written.map_err(|source| RunError::ReadyFd { fd, source })?;
     }
-    service::tell_ready(&daemon);
+    service::tell_ready(&status(&daemon));
+    while daemon.wait_or(&hangups).map_err(RunError::Waiting)? {
+        // However many there were, the file is read once.
+        let _ = rustix::io::read(&hangups, &mut [0; 64]);
+        heed_hangup(&mut daemon, &options, file.as_mut());
+    }
     let ended = daemon.wait();
     service::tell_stopping();
     ended.map_err(RunError::Failed)
 }
 
-/// SIGINT and SIGTERM end the daemon. SIGHUP, which comes when the terminal is closed, does
-/// nothing: programs that others have started would lose their devices.
-fn heed_signals(stop: &StopPipe) -> io::Result<()> {
+/// What was chosen by the command line, and by the file where that says nothing.
+fn together(options: &Settings, file: Option<&ConfigFile>) -> Settings {
+    options.clone().or(file.map_or_else(Settings::default, |file| file.settings.clone()))
+}
+
+/// Says what people should know of a daemon that has just begun.
+fn tell_of_beginning(daemon: &Handle) {
+    if let Some(reason) = daemon.why_slow_watch() {
+        say(&format!(
+            "changes of links and addresses are noticed within a second only, because this system \
+             refuses a netlink socket: {reason}"
+        ));
+    }
+    if let Some(reason) = daemon.why_no_sysfs() {
+        say(&format!(
+            "stock rdma-core (`urxe run`, ibv_devices ...) will find no device, because its files \
+             cannot be written: {reason}; `urxe` and programs of its own library work"
+        ));
+    }
+    if let Some(address) = daemon.metrics() {
+        say(&format!("metrics at {address}, GET /metrics"));
+    }
+}
+
+/// Reads the file again, and says what comes of it.
+fn heed_hangup(daemon: &mut Handle, options: &Settings, file: Option<&mut ConfigFile>) {
+    service::tell_reloading();
+    // SLOT-120: without a file it may be that a terminal was closed.
+    let Some(file) = file else {
+        say("nothing to read again: started without --config FILE");
+        return service::tell_ready(&status(daemon));
+    };
+    match reload(daemon, options, file) {
+        Ok(lines) => {
+            for line in lines {
+                say(&format!("{}: {line}", file.path().display()));
+            }
+            service::tell_ready(&status(daemon));
+        }
+        // SLOT-126
+        Err(error) => {
+            let sentence = format!("all stays as it was: {error}");
+            say(&sentence);
+            service::tell_ready(&format!("{}; {sentence}", status(daemon)));
+        }
+    }
+}
+
+/// SIGINT and SIGTERM end the daemon. SIGHUP, of which the pipe tells that is returned, does not:
+/// it comes also when the terminal is closed, and programs that others have started would lose
+/// their devices.
+fn heed_signals(stop: &StopPipe) -> io::Result<OwnedFd> {
     for signal in [SIGINT, SIGTERM] {
         signal_hook::low_level::pipe::register(signal, stop.stopper()?)?;
     }
+    let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
     // SLOT-120
-    signal_hook::flag::register(SIGHUP, Arc::default())?;
-    Ok(())
+    signal_hook::low_level::pipe::register(SIGHUP, write)?;
+    Ok(read)
+}
+
+/// Says a sentence to whoever runs the daemon, as long as anybody listens: a terminal that was
+/// closed is no reason to end.
+pub(crate) fn say(sentence: &str) {
+    // SLOT-120
+    let _ = writeln!(io::stderr(), "urxed: {sentence}");
+}
+
+fn status(daemon: &Handle) -> String {
+    daemon.devices().iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
 fn ready_line(daemon: &Handle) -> String {
-    let devices: Vec<String> = daemon.devices().iter().map(ToString::to_string).collect();
-    format!("urxed: ready on {}: {}", daemon.socket().display(), devices.join(", "))
+    format!("ready on {}: {}", daemon.socket().display(), status(daemon))
 }
 
 /// Writes a line to an inherited descriptor. By its path, because a bare number is nothing that

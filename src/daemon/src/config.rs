@@ -1,6 +1,7 @@
 //! What a daemon is started with: the command line, the configuration file, and what they come
 //! to together.
 
+use crate::config_file::ConfigFile;
 use crate::congestion::Congestion;
 use crate::metrics::MetricsAddress;
 use crate::slot_plan::SlotPlan;
@@ -149,6 +150,20 @@ pub struct Settings {
     /// daemon. A second signal ends it at once.
     #[arg(long, value_name = "SECONDS")]
     pub drain: Option<NonZeroU32>,
+
+    /// How many programs of one user can be connected at a time [default: what leaves room for
+    /// other users, up to two thirds of 2048].
+    ///
+    /// A program that runs its slot itself counts twice. Where fewer descriptors can be had than
+    /// that takes (`ulimit -n`), there are fewer for all.
+    #[arg(long, value_name = "N")]
+    pub sessions_per_user: Option<NonZeroU32>,
+
+    /// How many ids of the connection manager (connections, listeners and others) the programs of
+    /// one user can have together [default: what leaves room for other users, up to two thirds of
+    /// 131072].
+    #[arg(long, value_name = "N")]
+    pub cm_ids_per_user: Option<NonZeroU32>,
 }
 
 /// How packets reach the wire.
@@ -315,12 +330,16 @@ pub enum ConfigError {
         source: std::io::Error,
     },
     /// The configuration file makes no sense.
-    #[error("configuration file {}: {source}", .path.display())]
+    #[error("configuration file {}, line {line}, `{text}`: {problem}", .path.display())]
     Malformed {
         /// The file.
         path: PathBuf,
-        /// Where, and what was expected.
-        source: Box<toml::de::Error>,
+        /// Which line of it, from 1.
+        line: usize,
+        /// What that says.
+        text: String,
+        /// What was expected there.
+        problem: String,
     },
 }
 
@@ -346,12 +365,7 @@ fn is_name(name: &str) -> bool {
 impl Settings {
     /// Reads a configuration file.
     pub fn read(path: &Path) -> Result<Settings, ConfigError> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|source| ConfigError::Unreadable { path: path.to_path_buf(), source })?;
-        toml::from_str(&text).map_err(|source| ConfigError::Malformed {
-            path: path.to_path_buf(),
-            source: Box::new(source),
-        })
+        Ok(ConfigFile::read(path)?.settings)
     }
 
     /// These settings, and where they say nothing, the `others`.
@@ -374,6 +388,8 @@ impl Settings {
             metrics: self.metrics.or(others.metrics),
             linger: self.linger.or(others.linger),
             drain: self.drain.or(others.drain),
+            sessions_per_user: self.sessions_per_user.or(others.sessions_per_user),
+            cm_ids_per_user: self.cm_ids_per_user.or(others.cm_ids_per_user),
         }
     }
 }
@@ -418,6 +434,10 @@ pub struct Config {
     /// When told to end, wait so long at most until all programs are gone. None can connect
     /// meanwhile. A [handle](crate::Handle) that is dropped does not wait.
     pub drain: Option<Duration>,
+    /// Sessions of one user at a time, as far as the rest is not kept for other users anyway.
+    pub sessions_per_user: Option<usize>,
+    /// Ids of the connection manager of one user at a time, likewise.
+    pub cm_ids_per_user: Option<usize>,
     /// How the engines behave on the wire.
     pub tuning: Tuning,
 }
@@ -441,6 +461,8 @@ impl Config {
             metrics: None,
             linger: None,
             drain: None,
+            sessions_per_user: None,
+            cm_ids_per_user: None,
             tuning: Tuning::default(),
         }
     }
@@ -485,6 +507,37 @@ impl Config {
             && !fault.rules.iter().all(|rule| are_sent(&rule.packets))
     }
 
+    /// What these settings say, which may make no sense together.
+    pub(crate) fn unchecked(settings: Settings) -> Config {
+        let defaults = Config::new(settings.addr);
+        let seconds = |count: NonZeroU32| Duration::from_secs(count.get().into());
+        let count = |count: NonZeroU32| count.get() as usize;
+        Config {
+            socket: settings.socket.unwrap_or(defaults.socket),
+            mode: settings.mode.unwrap_or(defaults.mode),
+            slots: settings.slots.unwrap_or(defaults.slots),
+            worker: defaults.worker,
+            port_backend: settings.port_backend.unwrap_or(defaults.port_backend),
+            source_ports: settings.source_ports.unwrap_or(defaults.source_ports),
+            fault: settings.fault,
+            capture: settings.capture,
+            metrics: settings.metrics,
+            linger: settings.linger.map(seconds),
+            drain: settings.drain.map(seconds),
+            sessions_per_user: settings.sessions_per_user.map(count),
+            cm_ids_per_user: settings.cm_ids_per_user.map(count),
+            addrs: defaults.addrs,
+            interfaces: settings.interface,
+            names: settings.name,
+            // TRAIN-013
+            tuning: Tuning {
+                wire: settings.wire.unwrap_or_default().into(),
+                congestion: settings.congestion.unwrap_or_default().0,
+                ..defaults.tuning
+            },
+        }
+    }
+
     fn check_names(&self) -> Result<(), ConfigError> {
         let (names, devices) = (self.names.len(), self.addrs.len() + self.interfaces.len());
         if names > devices {
@@ -526,30 +579,7 @@ impl TryFrom<Settings> for Config {
     type Error = ConfigError;
 
     fn try_from(settings: Settings) -> Result<Config, ConfigError> {
-        let defaults = Config::new(settings.addr);
-        let seconds = |count: NonZeroU32| Duration::from_secs(count.get().into());
-        let config = Config {
-            socket: settings.socket.unwrap_or(defaults.socket),
-            mode: settings.mode.unwrap_or(defaults.mode),
-            slots: settings.slots.unwrap_or(defaults.slots),
-            worker: defaults.worker,
-            port_backend: settings.port_backend.unwrap_or(defaults.port_backend),
-            source_ports: settings.source_ports.unwrap_or(defaults.source_ports),
-            fault: settings.fault,
-            capture: settings.capture,
-            metrics: settings.metrics,
-            linger: settings.linger.map(seconds),
-            drain: settings.drain.map(seconds),
-            addrs: defaults.addrs,
-            interfaces: settings.interface,
-            names: settings.name,
-            // TRAIN-013
-            tuning: Tuning {
-                wire: settings.wire.unwrap_or_default().into(),
-                congestion: settings.congestion.unwrap_or_default().0,
-                ..defaults.tuning
-            },
-        };
+        let config = Config::unchecked(settings);
         config.check()?;
         Ok(config)
     }
@@ -583,6 +613,8 @@ mod tests {
             metrics = "127.0.0.1:9100"
             linger = 10
             drain = 30
+            sessions-per-user = 12
+            cm-ids-per-user = 1000
             "#,
         )
         .unwrap();
@@ -602,6 +634,8 @@ mod tests {
             metrics: Some("127.0.0.1:9100".parse().unwrap()),
             linger: NonZeroU32::new(10),
             drain: NonZeroU32::new(30),
+            sessions_per_user: NonZeroU32::new(12),
+            cm_ids_per_user: NonZeroU32::new(1000),
         };
         assert_eq!(settings, expected);
     }

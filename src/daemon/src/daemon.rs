@@ -2,9 +2,10 @@
 
 use crate::broker::addresses::{AddressSource, Wanted, first_of_table, is_passing, path_mtu};
 use crate::broker::device::{Identity, RdmaDevice, Sockets, guid_of, guid_of_mac};
+use crate::broker::snapshot::Asker;
 use crate::broker::sockets::PlannedSockets;
-use crate::broker::{Beginning, DevicePlan, EventLoop, Report};
-use crate::config::{Config, ConfigError};
+use crate::broker::{Beginning, Changer, DevicePlan, EventLoop, Report};
+use crate::config::{Config, ConfigError, SocketMode};
 use crate::metrics::{self, Metrics, MetricsAddress};
 use crate::slot_plan::SlotPlan;
 use rustix::io::Errno;
@@ -158,11 +159,9 @@ impl Daemon {
             let name = names.get(index).cloned().unwrap_or_default();
             ports.push(open_port(&config, slots, name, source, watch.links())?);
         }
-        let metrics = config.metrics.as_ref().map(|address| {
-            metrics::Listener::bind(address, config.mode.0)
-                .map_err(|source| StartError::Metrics { address: address.clone(), source })
-        });
-        let metrics = metrics.transpose()?;
+        let metrics = config.metrics.as_ref();
+        let metrics =
+            metrics.map(|address| listen_for_scrapers(address, config.mode)).transpose()?;
         let devices: Vec<DeviceSummary> = ports.iter().map(|port| port.summary.clone()).collect();
         let listener = listener.map_or_else(|| listen(&config.socket, config.mode.0), Ok)?;
         let StopPipe { read: stop_read, write: stop_write } = stop;
@@ -170,14 +169,20 @@ impl Daemon {
 
         let sysfs_directory = urxe_shm::sysfs_directory(&config.socket);
         let directory = sysfs_directory.clone();
+        let (mode, tuning, changeable) = (config.mode, config.tuning, config.changeable());
+        let worker = config.worker.clone();
+        let ends = rustix::pipe::pipe_with(PipeFlags::CLOEXEC);
+        let (ended, runs) = ends.map_err(system("making a pipe"))?;
         let (tell_ready, ready) = mpsc::channel();
         let serve = move || {
+            // Closed when this thread ends, whatever makes it.
+            let _runs = runs;
             let now = Instant::now();
             let (mut devices, mut plans) = (Vec::new(), Vec::new());
             for (opened, seeds) in ports.into_iter().zip(seeds) {
                 let Opened { sockets, plan, capture, identity, .. } = opened;
                 let own = [seeds.of_slot, seeds.of_cm];
-                devices.push(RdmaDevice::new(identity, sockets, own, config.tuning, now));
+                devices.push(RdmaDevice::new(identity, sockets, own, tuning, now));
                 plans.push(DevicePlan { port: plan, capture });
             }
             let mut event_loop = EventLoop::new(
@@ -187,18 +192,17 @@ impl Daemon {
                     devices,
                     plans,
                     slots,
-                    worker: config.worker,
-                    tuning: config.tuning,
+                    worker,
+                    tuning,
                     watch,
                     stop: stop_read,
-                    linger: config.linger,
-                    drain: config.drain,
+                    changeable,
                     report,
                 },
             )?;
-            let shown = event_loop.show_devices(&directory, config.mode);
+            let shown = event_loop.show_devices(&directory, mode);
             // It fails only if the thread that started us no longer waits.
-            let _ = tell_ready.send((shown, event_loop.asker()));
+            let _ = tell_ready.send((shown, event_loop.asker(), event_loop.changer()));
             event_loop.run()
         };
         let thread = std::thread::Builder::new().name("urxed".into()).spawn(serve);
@@ -206,21 +210,25 @@ impl Daemon {
             thread.map_err(|source| StartError::System { step: "starting a thread", source })?;
         let (stop, thread) = (stop_write, Some(thread));
         let mut handle = Handle {
-            socket: config.socket,
+            config,
             devices,
             slow_watch,
             no_sysfs: None,
             stop,
             thread,
+            ended,
             metrics: None,
+            broker: None,
         };
         match ready.recv() {
-            Ok((shown, asker)) => {
+            Ok((shown, asker, changer)) => {
                 let reason = |error| format!("{}: {error}", sysfs_directory.display());
                 handle.no_sysfs = shown.err().map(reason);
                 let step = "starting a thread for metrics";
-                let serving = metrics.map(|listener| Metrics::serve(listener, asker)).transpose();
+                let serve = |listener| Metrics::serve(listener, asker.clone());
+                let serving = metrics.map(serve).transpose();
                 handle.metrics = serving.map_err(|source| StartError::System { step, source })?;
+                handle.broker = Some((asker, changer));
             }
             // It ended instead.
             Err(mpsc::RecvError) => handle
@@ -254,20 +262,25 @@ impl StopPipe {
 /// is removed.
 #[derive(Debug)]
 pub struct Handle {
-    socket: PathBuf,
+    /// What it was started with, and what of that has been changed since.
+    pub(crate) config: Config,
     devices: Vec<DeviceSummary>,
     slow_watch: Option<String>,
     no_sysfs: Option<String>,
     /// A byte written here ends the daemon.
     stop: OwnedFd,
     thread: Option<JoinHandle<io::Result<()>>>,
-    metrics: Option<Metrics>,
+    /// Hangs up when that thread ends.
+    pub(crate) ended: OwnedFd,
+    pub(crate) metrics: Option<Metrics>,
+    /// By this it is asked and told something.
+    pub(crate) broker: Option<(Asker, Changer)>,
 }
 
 impl Handle {
     /// The socket that programs connect to.
     pub fn socket(&self) -> &Path {
-        &self.socket
+        &self.config.socket
     }
 
     /// Why changes of links and addresses are noticed within a second only, if they are: the
@@ -445,6 +458,15 @@ fn capture_path(path: &Path, device: &str, devices: usize) -> PathBuf {
         .extension()
         .map_or_else(String::new, |extension| format!(".{}", extension.to_string_lossy()));
     path.with_extension(format!("{device}{extension}"))
+}
+
+/// Listens for scrapers of metrics.
+pub(crate) fn listen_for_scrapers(
+    address: &MetricsAddress,
+    mode: SocketMode,
+) -> Result<metrics::Listener, StartError> {
+    metrics::Listener::bind(address, mode.0)
+        .map_err(|source| StartError::Metrics { address: address.clone(), source })
 }
 
 /// Listens for programs. The file of a daemon that is gone is replaced; anything else that stands

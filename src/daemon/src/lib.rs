@@ -34,11 +34,13 @@
 mod broker;
 mod cli;
 mod config;
+mod config_file;
 mod congestion;
 mod counters;
 mod daemon;
 pub mod limits;
 mod metrics;
+mod reload;
 mod service;
 mod slot_plan;
 pub mod testing;

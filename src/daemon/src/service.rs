@@ -1,6 +1,6 @@
 //! What a service manager (systemd, or one that does the same) gives to a daemon, and is told.
 
-use crate::daemon::Handle;
+use crate::cli::say;
 use listenfd::ListenFd;
 use rustix::net::{AddressFamily, SocketType};
 use sd_notify::NotifyState;
@@ -26,10 +26,18 @@ pub(crate) fn take_listener() -> io::Result<Option<Listener>> {
     socket.map(Listener::inherited).transpose()
 }
 
-/// Tells the manager, if there is one, that programs can connect, and what is served.
-pub(crate) fn tell_ready(daemon: &Handle) {
-    let devices: Vec<String> = daemon.devices().iter().map(ToString::to_string).collect();
-    tell(&[NotifyState::Ready, NotifyState::Status(&devices.join(", "))]);
+/// Tells the manager, if there is one, that programs can connect, and how the daemon is.
+pub(crate) fn tell_ready(status: &str) {
+    tell(&[NotifyState::Ready, NotifyState::Status(status)]);
+}
+
+/// Tells it that the configuration is read again, until the daemon is ready.
+pub(crate) fn tell_reloading() {
+    match NotifyState::monotonic_usec_now() {
+        // SLOT-127: without the time systemd ends the daemon.
+        Ok(now) => tell(&[NotifyState::Reloading, now]),
+        Err(error) => could_not_tell(&error),
+    }
 }
 
 /// Tells it that the daemon ends.
@@ -39,6 +47,10 @@ pub(crate) fn tell_stopping() {
 
 fn tell(state: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(state) {
-        eprintln!("urxed: the service manager was not told ($NOTIFY_SOCKET): {error}");
+        could_not_tell(&error);
     }
+}
+
+fn could_not_tell(error: &io::Error) {
+    say(&format!("the service manager was not told ($NOTIFY_SOCKET): {error}"));
 }

@@ -6,6 +6,7 @@
 //! ([`urxe_slot::serve`]). Nothing of the user's is executed in it, and the user cannot look into
 //! it.
 
+use crate::cli::say;
 use rustix::io::Errno;
 use rustix::process::{
     DumpableBehavior, Gid, Resource, Rlimit, Signal, Uid, getrlimit, getuid, set_dumpable_behavior,
@@ -46,11 +47,11 @@ pub fn run_if_worker() -> Option<ExitCode> {
         return Some(ExitCode::FAILURE);
     };
     let served = prepare(Uid::from_raw(uid), Gid::from_raw(gid)).map_err(|(step, error)| {
-        eprintln!("urxed: a worker for user {uid} cannot begin: {step}: {error}");
+        say(&format!("a worker for user {uid} cannot begin: {step}: {error}"));
     });
     let served = served.and_then(|link| {
         urxe_slot::serve(link).map_err(|error| {
-            eprintln!("urxed: the worker of user {uid} has ended, because {error}");
+            say(&format!("the worker of user {uid} has ended, because {error}"));
         })
     });
     Some(served.map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS))
@@ -81,10 +82,8 @@ fn prepare(uid: Uid, gid: Gid) -> Result<OwnedFd, Failure> {
     if may_change_user()
         && let Err(errno) = become_user(uid, gid)
     {
-        eprintln!(
-            "urxed: the worker of user {} stays with urxed's own user: {errno}",
-            uid.as_raw()
-        );
+        let uid = uid.as_raw();
+        say(&format!("the worker of user {uid} stays with urxed's own user: {errno}"));
     }
     let none = CapabilitySet::empty();
     let none = CapabilitySets { effective: none, permitted: none, inheritable: none };

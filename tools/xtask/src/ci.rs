@@ -4,7 +4,7 @@ use crate::packages::{self, IBVERBS_UTILS, PYTEST, RXE_PROVIDER, SCAPY};
 use crate::report::Report;
 use crate::{
     attack, deny, descendants, fuzz, install_test, instructions, interop, msrv, ordinary_user,
-    programs, rules, seeded, setup, tidy, wire,
+    programs, rules, seeded, semver, setup, tidy, wire,
 };
 use std::process::{Command, ExitCode, Stdio};
 use urxe_shell::{
@@ -84,6 +84,7 @@ fn everything_else(report: &mut Report) {
     report.stage("licences, bans, sources of crates", lacks, deny::licences_bans_sources);
     report.stage("advisories", deny::lacks_advisories(), deny::advisories);
     report.stage("crates as they are published", None, published_crates);
+    report.stage("public API since the last release", semver::lacks(), semver::check);
     report.stage("release build", None, build_release);
     report.stage("tests", None, || {
         run_cargo(&["test", "--workspace", "--locked", "--no-fail-fast"], &[])

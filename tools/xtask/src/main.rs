@@ -21,6 +21,7 @@ mod report;
 mod rules;
 mod scale;
 mod seeded;
+mod semver;
 mod setup;
 mod soak;
 mod tidy;
@@ -56,6 +57,9 @@ enum Task {
     /// Make a release of this version: version, list of changes, crates, packages, tag; all but
     /// publish it.
     Release(release::Options),
+    /// Compare the public API of the crates with that of the last release: whether the version says
+    /// what has changed.
+    Semver,
     /// Install urxe in every way that people have, from nothing, in a minimal Debian of its own,
     /// and run programs there as ordinary users. Needs root, and the network where apt is used.
     InstallTest(install_test::Options),
@@ -115,6 +119,7 @@ fn main() -> ExitCode {
         Task::Setup(options) => setup::run_all(&options),
         Task::Package(options) => package::run_one(&options),
         Task::Release(options) => release::make(&options),
+        Task::Semver => semver::check(),
         Task::InstallTest(options) => install_test::check(&options),
         Task::Tidy => tidy::check(),
         Task::Rules(options) => rules::run(&options),

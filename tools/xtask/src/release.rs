@@ -3,6 +3,7 @@
 //! All is done in a clone below `target/release-of`, so that a release that fails changes nothing
 //! here.
 
+use crate::semver;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -14,7 +15,7 @@ const UNRELEASED: &str = "## [Unreleased]\n";
 /// Options of the task.
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// The version, as 0.2.0: greater than the present one.
+    /// The version, as 0.2.0: greater than the present one, or that if it was not released.
     version: String,
     /// Do and check all of it, and leave this repository as it is.
     #[arg(long)]
@@ -24,8 +25,8 @@ pub(crate) struct Options {
 /// Makes a release, and says what is left to do.
 pub(crate) fn make(options: &Options) -> Result {
     let version = options.version.as_str();
-    if parse(version)? <= parse(CURRENT)? {
-        return Err(format!("version {version}: expected one greater than {CURRENT}"));
+    if parse(version)? < parse(CURRENT)? {
+        return Err(format!("version {version}: expected {CURRENT}, or one that is greater"));
     }
     let tag = format!("v{version}");
     let here = root();
@@ -34,7 +35,7 @@ pub(crate) fn make(options: &Options) -> Result {
         return Err(format!("there are changes that are not committed:\n{changed}"));
     }
     if !output(git(&here).args(["tag", "--list", &tag]))?.is_empty() {
-        return Err(format!("there is a tag {tag} already"));
+        return Err(format!("version {version}: released already, there is a tag {tag}"));
     }
 
     step("a clone");
@@ -48,10 +49,10 @@ pub(crate) fn make(options: &Options) -> Result {
     edit(&clone.join("Cargo.toml"), |text| with_version(text, CURRENT, version))?;
     let date = output(Command::new("date").args(["--utc", "+%F"]))?;
     let heading = format!("## [{version}] - {}\n", date.trim());
-    edit(&clone.join("CHANGELOG.md"), |text| with_heading(text, &heading))?;
+    edit(&clone.join("CHANGELOG.md"), |text| with_heading(text, version, &heading))?;
     let notes = files.join("notes.md");
     let changes = read(&clone.join("CHANGELOG.md"))?;
-    fs::write(&notes, notes_of(&changes, &heading))
+    fs::write(&notes, notes_of(&changes, version))
         .map_err(|error| format!("{}: {error}", notes.display()))?;
     // What others have written is built once for both.
     let cargo_there = || {
@@ -59,9 +60,21 @@ pub(crate) fn make(options: &Options) -> Result {
         cargo.current_dir(&clone).env("CARGO_TARGET_DIR", target_directory());
         cargo
     };
-    run(cargo_there().args(["update", "--workspace", "--quiet"]))?;
+    for workspace in ["Cargo.toml", "spec-tests/fuzz/Cargo.toml"] {
+        let update = ["update", "--workspace", "--quiet", "--manifest-path", workspace];
+        run(cargo_there().args(update))?;
+    }
     let message = format!("Release {version}");
-    run(git(&clone).args(["commit", "--quiet", "--all", "--message", &message]))?;
+    // There is nothing to commit where the version was there already.
+    if !output(git(&clone).args(["status", "--porcelain"]))?.is_empty() {
+        run(git(&clone).args(["commit", "--quiet", "--all", "--message", &message]))?;
+    }
+
+    step("public API since the last release");
+    match semver::lacks() {
+        Some(reason) => eprintln!("could not run: {reason}"),
+        None => semver::check_in(&clone)?,
+    }
     run(git(&clone).args(["tag", "--annotate", "--message", &message, &tag]))?;
 
     step("crates, built as they would be published");
@@ -133,21 +146,34 @@ fn with_version(manifest: &str, old: &str, new: &str) -> Result<String> {
     Ok(text.replace(&required, &format!("version = \"={new}\"")))
 }
 
-/// The list of changes with what was unreleased under this heading.
-fn with_heading(changes: &str, heading: &str) -> Result<String> {
+/// How the heading of a version begins.
+fn heading_of(version: &str) -> String {
+    format!("## [{version}] - ")
+}
+
+/// The list of changes with what was unreleased under this heading, unless the version has one.
+fn with_heading(changes: &str, version: &str, heading: &str) -> Result<String> {
     let (before, after) = changes
         .split_once(UNRELEASED)
         .ok_or_else(|| format!("CHANGELOG.md has no line {UNRELEASED:?}"))?;
     let unreleased = after.split("\n## [").next().unwrap_or_default();
-    if unreleased.trim().is_empty() {
-        return Err("CHANGELOG.md: nothing is under [Unreleased]".to_owned());
+    match (unreleased.trim().is_empty(), changes.contains(&heading_of(version))) {
+        (true, true) => return Ok(changes.to_owned()),
+        (false, false) => {}
+        (true, false) => return Err("CHANGELOG.md: nothing is under [Unreleased]".to_owned()),
+        (false, true) => {
+            return Err(format!(
+                "CHANGELOG.md: something is under [Unreleased], expected it under [{version}]"
+            ));
+        }
     }
     Ok(format!("{before}{UNRELEASED}\n{heading}{after}"))
 }
 
-/// What is under a heading of the list of changes.
-fn notes_of<'a>(changes: &'a str, heading: &str) -> &'a str {
-    let section = changes.split_once(heading).map_or("", |(_, after)| after);
+/// What the list of changes says of a version.
+fn notes_of<'a>(changes: &'a str, version: &str) -> &'a str {
+    let section = changes.split_once(&heading_of(version)).map_or("", |(_, after)| after);
+    let section = section.split_once('\n').map_or("", |(_, after)| after);
     section.split("\n## [").next().unwrap_or_default().trim_start()
 }
 
@@ -193,14 +219,21 @@ mod tests {
     fn unreleased_changes_are_under_the_heading_and_in_the_notes() {
         let changes = "# Changelog\n\n## [Unreleased]\n\n- new\n\n## [0.1.0] - 2026-01-01\n- old\n";
         let heading = "## [0.2.0] - 2026-02-02\n";
-        let changed = with_heading(changes, heading).unwrap();
+        let changed = with_heading(changes, "0.2.0", heading).unwrap();
         assert_eq!(
             changed,
             "# Changelog\n\n## [Unreleased]\n\n## [0.2.0] - 2026-02-02\n\n- new\n\n\
              ## [0.1.0] - 2026-01-01\n- old\n"
         );
-        assert_eq!(notes_of(&changed, heading), "- new\n");
-        with_heading(&changed, "## [0.3.0] - 2026-03-03\n").unwrap_err();
+        assert_eq!(notes_of(&changed, "0.2.0"), "- new\n");
+        let of_next = |changes: &str| with_heading(changes, "0.3.0", "## [0.3.0] - 2026-03-03\n");
+        assert!(of_next(&changed).unwrap_err().contains("nothing is under [Unreleased]"));
+        // What has its heading keeps it, whatever day it is.
+        let later = "## [0.2.0] - 2026-02-03\n";
+        assert_eq!(with_heading(&changed, "0.2.0", later).as_ref(), Ok(&changed));
+        let more = changed.replacen(UNRELEASED, "## [Unreleased]\n\n- newer\n", 1);
+        let refused = with_heading(&more, "0.2.0", later).unwrap_err();
+        assert!(refused.contains("expected it under [0.2.0]"), "{refused}");
         let here = read(&root().join("CHANGELOG.md")).unwrap();
         assert!(here.contains(UNRELEASED));
     }

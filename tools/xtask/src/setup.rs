@@ -1,7 +1,8 @@
-//! What is installed on a machine, and only here: Debian packages, the oldest Rust, cargo-deny.
+//! What is installed on a machine, and only here: Debian packages, the oldest Rust, cargo-deny,
+//! cargo-semver-checks.
 
 use crate::packages;
-use crate::{deny, msrv};
+use crate::{deny, msrv, semver};
 use std::process::Command;
 use urxe_shell::{Result, cargo, has, is_root, run};
 
@@ -11,7 +12,7 @@ pub(crate) struct Options {
     /// Say what would be installed, and install nothing.
     #[arg(long)]
     dry_run: bool,
-    /// Also what is built from source and takes minutes: cargo-deny.
+    /// Also what is built from source and takes minutes: cargo-deny, cargo-semver-checks.
     #[arg(long)]
     all: bool,
 }
@@ -68,8 +69,12 @@ fn steps(all: bool) -> Vec<Step> {
         let install = "rustup toolchain install --profile minimal --no-self-update";
         steps.push(Step { command: split(&format!("{install} {}", msrv::VERSION)), before: None });
     }
-    if all && deny::lacks().is_some() {
-        let command = split(&format!("cargo install --locked cargo-deny@{}", deny::VERSION));
+    let built = [
+        ("cargo-deny", deny::VERSION, deny::lacks().is_some()),
+        ("cargo-semver-checks", semver::VERSION, semver::lacks_tool().is_some()),
+    ];
+    for (name, version, _) in built.into_iter().filter(|(_, _, is_missing)| all && *is_missing) {
+        let command = split(&format!("cargo install --locked {name}@{version}"));
         steps.push(Step { command, before: None });
     }
     steps

@@ -21,6 +21,8 @@ pub(crate) struct Account {
     /// What several are called in a sentence.
     plural: &'static str,
     total: usize,
+    /// What one user may have at most, and the option that says so.
+    most: Option<(&'static str, usize)>,
     /// By user; none has nothing.
     held: BTreeMap<u32, usize>,
     /// Of all users.
@@ -29,7 +31,13 @@ pub(crate) struct Account {
 
 impl Account {
     pub(crate) fn new(plural: &'static str, total: usize) -> Account {
-        Account { plural, total, held: BTreeMap::new(), sum: 0 }
+        Account { plural, total, most: None, held: BTreeMap::new(), sum: 0 }
+    }
+
+    /// From now on one user may have so many at most, whatever there is, as an option says. Who has
+    /// more keeps them, and gets no further one until fewer are left.
+    pub(crate) fn limit(&mut self, option: &'static str, most: Option<usize>) {
+        self.most = most.map(|most| (option, most));
     }
 
     /// What each user can have, whatever others have: a quarter of all is kept for these minimums,
@@ -53,6 +61,14 @@ impl Account {
     /// That it may not, in a sentence that names the user and what it has.
     pub(crate) fn check(&self, user: u32) -> Result<(), ControlError> {
         let held = self.held.get(&user).copied().unwrap_or(0);
+        // SHARE-106
+        if let Some((option, most)) = self.most.filter(|(_, most)| held >= *most) {
+            let sentence = format!(
+                "{}: user {user} has {held}, and one user may have {most} at most (urxed: {option})",
+                self.plural
+            );
+            return Err(refuse(Errno::NOMEM, sentence));
+        }
         let may = match held.checked_sub(self.minimum()) {
             // SHARE-101
             None => self.sum < self.total,
@@ -124,6 +140,26 @@ mod tests {
         }
         assert_eq!(account.spare(), 480);
         assert_eq!(take_all(&mut account, 8), taken);
+    }
+
+    #[test]
+    fn a_limit_takes_nothing_away_and_gives_nothing_until_fewer_are_left() {
+        let mut account = Account::new("sessions", 640);
+        for _ in 0..5 {
+            account.take(7);
+        }
+        account.limit("sessions-per-user", Some(3));
+        for left in [4, 3, 2] {
+            let refusal = account.check(7).unwrap_err();
+            let expected = "one user may have 3 at most (urxed: sessions-per-user)";
+            assert!(refusal.message.contains(expected), "{}", refusal.message);
+            account.give_back(7);
+            assert_eq!(account.held[&7], left);
+        }
+        account.check(7).unwrap();
+        assert_eq!(take_all(&mut account, 8), 3);
+        account.limit("sessions-per-user", None);
+        assert!(take_all(&mut account, 8) > 3);
     }
 
     proptest! {

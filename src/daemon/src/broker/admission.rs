@@ -50,6 +50,11 @@ impl Admission {
         }
     }
 
+    /// One user may have so many sessions at most from now on.
+    pub(crate) fn limit_sessions(&mut self, most: Option<usize>) {
+        self.sessions.limit("sessions-per-user", most);
+    }
+
     /// Whether a user may have one more session.
     ///
     /// # Errors

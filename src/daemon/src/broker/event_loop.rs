@@ -3,6 +3,7 @@
 //! It never looks for work while there is none, as slots do: nothing here is on the way of data.
 
 mod accept;
+mod change;
 mod end;
 mod hosted;
 
@@ -25,6 +26,7 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use urxe_engine::Tuning;
 use urxe_nic::guard_addresses;
@@ -37,6 +39,9 @@ use urxe_slot::link::{ToBroker, ToSlot};
 use urxe_slot::pages::MAX_SHOWN_NAME;
 use urxe_slot::refusal::cannot_join;
 use urxe_types::SlotId;
+
+use change::Changes;
+pub(crate) use change::{Changeable, Changer};
 
 /// What a descriptor that is ready means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,8 +58,8 @@ enum Token {
     Slot { slot: usize },
     /// A worker has ended.
     Workers,
-    /// Another thread asks what is counted.
-    Snapshots,
+    /// Another thread asks for something.
+    Woken,
 }
 
 impl Token {
@@ -66,7 +71,7 @@ impl Token {
             Token::Port { device } => (3, device),
             Token::Slot { slot } => (4, slot),
             Token::Workers => (5, 0),
-            Token::Snapshots => (6, 0),
+            Token::Woken => (6, 0),
         };
         mio::Token(kind << 16 | index)
     }
@@ -80,7 +85,7 @@ impl Token {
             3 => Token::Port { device: index },
             4 => Token::Slot { slot: index },
             5 => Token::Workers,
-            6 => Token::Snapshots,
+            6 => Token::Woken,
             _ => Token::Stop,
         }
     }
@@ -100,10 +105,9 @@ pub(crate) struct EventLoop {
     /// for another daemon, so is the directory.
     sysfs: Option<Sysfs>,
     listener: Option<Listener>,
-    /// The daemon ends so long after its last program went.
-    linger: Option<Duration>,
-    /// How long the daemon waits for its programs when it is told to end.
-    drain: Option<Duration>,
+    /// What can be chosen anew while the daemon runs.
+    changeable: Changeable,
+    changes: Changes,
     /// When it ends at last, once it was told.
     drained_by: Option<Instant>,
     /// When the last program went; if none came, when we began to serve.
@@ -139,14 +143,13 @@ pub(crate) struct Beginning {
     pub(crate) tuning: Tuning,
     pub(crate) watch: Watch,
     pub(crate) stop: OwnedFd,
-    pub(crate) linger: Option<Duration>,
-    pub(crate) drain: Option<Duration>,
+    pub(crate) changeable: Changeable,
     pub(crate) report: Report,
 }
 
 impl EventLoop {
     pub(crate) fn new(now: Instant, beginning: Beginning) -> io::Result<EventLoop> {
-        let Beginning { listener, devices, watch, stop, linger, drain, .. } = beginning;
+        let Beginning { listener, devices, watch, stop, changeable, .. } = beginning;
         let Beginning { plans, slots: plan, worker, tuning, report, .. } = beginning;
         let poll = Poll::new()?;
         let watcher = Watcher {
@@ -155,18 +158,18 @@ impl EventLoop {
             of_workers: Token::Workers.to_mio(),
         };
         let slots = SlotsBeginning { plan, tuning, plans, worker, watcher, report };
-        let waker = Waker::new(poll.registry(), Token::Snapshots.to_mio())?;
+        let waker = Arc::new(Waker::new(poll.registry(), Token::Woken.to_mio())?);
         let mut event_loop = EventLoop {
             slots: Slots::new(slots)?,
-            snapshots: Snapshots::new(waker),
+            snapshots: Snapshots::new(Arc::clone(&waker)),
             poll,
             events: Events::with_capacity(EVENTS_PER_TURN),
             ready: Vec::new(),
             stop,
             sysfs: None,
             listener: None,
-            linger,
-            drain,
+            changeable,
+            changes: Changes::new(waker),
             drained_by: None,
             alone_since: now,
             accept_again: None,
@@ -192,6 +195,7 @@ impl EventLoop {
             }
         }
         event_loop.sync_devices_with_links(now);
+        event_loop.change(changeable);
         Ok(event_loop)
     }
 
@@ -284,12 +288,13 @@ impl EventLoop {
                 false
             }
             // The turn sees to it.
-            Token::Snapshots => false,
+            Token::Woken => false,
         }
     }
 
     /// What needs no descriptor to be ready.
     fn turn(&mut self, now: Instant) {
+        self.heed_changes();
         self.admit(now);
         self.captures.see_to_new_slots(&self.ctx, &mut self.slots);
         if let Some(number) = self.freeing.pop_front() {
@@ -584,7 +589,7 @@ impl EventLoop {
 mod tests {
     use super::*;
     use crate::limits::HELLO_TIMEOUT;
-    use std::sync::{Arc, Mutex};
+    use std::sync::Mutex;
     use urxe_shm::control::CmRequest;
     use urxe_shm::control::channel::Channel;
     use urxe_types::SlotCount;
@@ -616,8 +621,7 @@ mod tests {
                 tuning: Tuning::default(),
                 watch: Watch::open(Instant::now()),
                 stop: read_end,
-                linger: None,
-                drain: None,
+                changeable: Changeable::default(),
                 report,
             };
             let event_loop = EventLoop::new(Instant::now(), beginning).unwrap();
@@ -736,7 +740,7 @@ mod tests {
             Token::Port { device: urxe_slot::limits::MAX_DEVICES - 1 },
             Token::Slot { slot: SlotCount::MAX.get() - 1 },
             Token::Workers,
-            Token::Snapshots,
+            Token::Woken,
         ];
         for token in tokens {
             assert_eq!(Token::from_mio(token.to_mio()), token);

@@ -33,7 +33,7 @@ pub(crate) mod sockets;
 mod sysfs;
 mod worker;
 
-pub(crate) use event_loop::{Beginning, EventLoop};
+pub(crate) use event_loop::{Beginning, Changeable, Changer, EventLoop};
 pub(crate) use slots::{DevicePlan, Report};
 
 use cm::Cm;

@@ -89,9 +89,9 @@ struct Open {
 
 impl Snapshots {
     /// `waker` wakes the broker.
-    pub(crate) fn new(waker: Waker) -> Snapshots {
+    pub(crate) fn new(waker: Arc<Waker>) -> Snapshots {
         let (sender, questions) = channel();
-        let asker = Asker { waker: Arc::new(waker), questions: sender };
+        let asker = Asker { waker, questions: sender };
         Snapshots { asker, questions, waiting: Vec::new(), open: None }
     }
 

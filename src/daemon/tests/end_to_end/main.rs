@@ -16,6 +16,7 @@ mod isolation;
 mod links;
 mod listing;
 mod metrics;
+mod reload;
 mod rules;
 mod scale;
 mod service;

@@ -12,7 +12,7 @@ use std::time::Duration;
 use urxe_shm::control::channel::{Channel, Listener};
 
 /// A manager that listens for a daemon, and hears what that says.
-struct Manager {
+pub(crate) struct Manager {
     /// Where programs connect.
     socket: PathBuf,
     listener: Listener,
@@ -21,7 +21,7 @@ struct Manager {
 }
 
 impl Manager {
-    fn new() -> Manager {
+    pub(crate) fn new() -> Manager {
         let (socket, notify) = (fresh_path(), fresh_path());
         let listener = Listener::bind(&socket, 0o600).unwrap();
         let heard = UnixDatagram::bind(&notify).unwrap();
@@ -30,7 +30,7 @@ impl Manager {
     }
 
     /// Starts a daemon with these descriptors behind the first three, which are all the same one.
-    fn start(&self, count: u32, others: &[&str]) -> Running {
+    pub(crate) fn start(&self, count: u32, others: &[&str]) -> Running {
         // Descriptor 3 is the first, and the variable names the process that it is for.
         let fds = "exec 3<&0 4<&0 </dev/null; export LISTEN_PID=$$; exec \"$@\"";
         let mut command = Command::new("sh");
@@ -42,7 +42,7 @@ impl Manager {
         Running::start(command.stdin(Stdio::from(socket)))
     }
 
-    fn next_message(&self) -> String {
+    pub(crate) fn next_message(&self) -> String {
         let mut bytes = [0; 4096];
         let len = self.heard.recv(&mut bytes).unwrap();
         String::from_utf8(bytes[..len].to_vec()).unwrap()

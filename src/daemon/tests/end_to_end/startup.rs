@@ -136,6 +136,24 @@ fn a_hangup_does_not_end_the_daemon() {
     assert!(!socket.exists());
 }
 
+/// SLOT-120: what it says goes to a terminal that is gone.
+#[test]
+fn a_daemon_goes_on_when_nobody_reads_what_it_says() {
+    let socket = fresh_path();
+    let (mut child, _) = urxed_with(&socket, &["--drain", "600"]);
+    let mut client = Client::connect(&socket);
+    let context = client.open("urxe0");
+    drop(child.stderr.take());
+    signal(&child, Signal::HUP);
+    signal(&child, Signal::TERM);
+    // That it is ending, it says before.
+    eventually("the socket goes", || (!socket.exists()).then_some(()));
+    client.alloc_pd(context);
+    assert!(child.try_wait().unwrap().is_none());
+    drop(client);
+    assert!(child.wait().success());
+}
+
 /// Processor time of a process so far, in ticks of the clock.
 fn ticks(child: &Child) -> u64 {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();

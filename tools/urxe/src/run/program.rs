@@ -18,10 +18,11 @@ pub(crate) enum Unfit {
     )]
     Static(PathBuf),
     #[error(
-        "{} is linked with musl ({}), and the shim, as all of rdma-core here, with glibc; use a \
-         program that is linked with glibc", .program.display(), .loader.display()
+        "{} is linked with {} ({}), and the shim, as all of rdma-core here, with {}; use a program \
+         that is linked with {3} as well, or a urxe that was built where this program was",
+        .program.display(), libc(!OURS_IS_MUSL), .loader.display(), libc(OURS_IS_MUSL)
     )]
-    Musl { program: PathBuf, loader: PathBuf },
+    OtherLibc { program: PathBuf, loader: PathBuf },
     #[error("{} is a directory", .0.display())]
     Directory(PathBuf),
     #[error(
@@ -34,6 +35,14 @@ pub(crate) enum Unfit {
         .library.display()
     )]
     OtherMachine { program: PathBuf, library: PathBuf },
+}
+
+/// Whether the shim is linked with musl, as this program is.
+const OURS_IS_MUSL: bool = cfg!(target_env = "musl");
+
+/// What people call it.
+fn libc(is_musl: bool) -> &'static str {
+    if is_musl { "musl" } else { "glibc" }
 }
 
 /// Where the program of a name is, as `execvp` looks for it.
@@ -66,8 +75,8 @@ pub(super) fn check(program: &Path, library: &Path) -> Result<Option<String>, Un
         let is_loader = is_loader(program);
         let loader = elf.loader.as_deref().or(is_loader.then_some(program));
         let Some(loader) = loader else { return Err(Unfit::Static(program.into())) };
-        if is_of_musl(loader) {
-            return Err(Unfit::Musl { program: program.into(), loader: loader.into() });
+        if is_of_musl(loader) != OURS_IS_MUSL {
+            return Err(Unfit::OtherLibc { program: program.into(), loader: loader.into() });
         }
         must_exist(program, loader.into())?;
         let ours = File::open(library).ok().and_then(|file| Elf::read(&file));
@@ -226,7 +235,12 @@ mod tests {
             check(&program.0, &library.0).unwrap_err().to_string()
         };
         let musl = refused(&program(62, "/lib/ld-musl-x86_64.so.1"));
-        assert!(musl.contains("musl (/lib/ld-musl-x86_64.so.1)"), "{musl}");
+        let expected = "is linked with musl (/lib/ld-musl-x86_64.so.1), and the shim, as all of \
+                        rdma-core here, with glibc; use a program that is linked with glibc as well";
+        assert!(musl.contains(expected), "{musl}");
+        // A static one has no loader that could say so.
+        let fixed = refused(&elf(62, &[1]));
+        assert!(fixed.contains("is statically linked, and the shim comes in"), "{fixed}");
         for contents in [program(62, "/nonexistent/ld.so"), b"#! /nonexistent/ld.so -x\n".to_vec()]
         {
             let gone = refused(&contents);

@@ -14,10 +14,11 @@ const FOLDERS: Folders = Folders {
 };
 
 /// Texts of the repository, and where they go.
-const FILES: [(&str, &str); 4] = [
+const FILES: [(&str, &str); 5] = [
     ("packaging/sysusers.conf", "usr/lib/sysusers.d/urxe.conf"),
     ("packaging/tmpfiles.conf", "usr/lib/tmpfiles.d/urxe.conf"),
     ("packaging/default", "etc/default/urxed"),
+    ("packaging/urxed.toml", "etc/urxe/urxed.toml"),
     ("packaging/debian/copyright", "usr/share/doc/urxe/copyright"),
 ];
 
@@ -44,7 +45,7 @@ pub(super) fn make(folder: &Path, maintainer: Option<&str>) -> Result<PathBuf> {
     for script in SCRIPTS {
         tree.copy(&format!("packaging/debian/{script}"), &format!("DEBIAN/{script}"))?;
     }
-    tree.write("DEBIAN/conffiles", "/etc/default/urxed\n")?;
+    tree.write("DEBIAN/conffiles", "/etc/default/urxed\n/etc/urxe/urxed.toml\n")?;
     tree.write("DEBIAN/md5sums", &sums(tree.root())?)?;
     let binaries = ["bin/urxe", "bin/urxed", "lib/urxe/liburxe_shim.so"];
     let binaries = binaries.map(|name| tree.root().join("usr").join(name));

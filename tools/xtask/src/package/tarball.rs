@@ -11,12 +11,13 @@ const FOLDERS: Folders = Folders {
     user_units: "share/urxe/service/user",
 };
 
-const FILES: [(&str, &str); 8] = [
+const FILES: [(&str, &str); 9] = [
     ("packaging/tarball/install", "install"),
     ("packaging/tarball/service.md", "share/urxe/service/README.md"),
     ("packaging/sysusers.conf", "share/urxe/service/sysusers.conf"),
     ("packaging/tmpfiles.conf", "share/urxe/service/tmpfiles.conf"),
     ("packaging/default", "share/urxe/service/default"),
+    ("packaging/urxed.toml", "share/urxe/service/urxed.toml"),
     ("CHANGELOG.md", "share/doc/urxe/CHANGELOG.md"),
     ("LICENSE-APACHE", "share/doc/urxe/LICENSE-APACHE"),
     ("LICENSE-MIT", "share/doc/urxe/LICENSE-MIT"),

@@ -100,6 +100,11 @@ impl Cm {
         self.channels.next_news()
     }
 
+    /// One user may have so many ids at most from now on.
+    pub(crate) fn limit_ids(&mut self, most: Option<usize>) {
+        self.id_account.limit("cm-ids-per-user", most);
+    }
+
     /// Refuses one more id of a user that has as many as it may.
     fn check_id(&self, user: u32) -> Result<(), ControlError> {
         self.id_account.check(user)?;

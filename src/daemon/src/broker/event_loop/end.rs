@@ -11,7 +11,7 @@ impl EventLoop {
     pub(super) fn end_at(&self) -> Option<Instant> {
         let linger = match self.drained_by {
             Some(_) => Some(Duration::ZERO),
-            None => self.linger,
+            None => self.changeable.linger,
         };
         let alone = linger.filter(|_| self.is_alone()).map(|linger| self.alone_since + linger);
         alone.into_iter().chain(self.drained_by).min()
@@ -27,7 +27,7 @@ impl EventLoop {
         let mut told = [0; 2];
         // Whatever keeps it from being read, it was told.
         let times = rustix::io::read(&self.stop, &mut told).unwrap_or(told.len());
-        let Some(drain) = self.drain else { return false };
+        let Some(drain) = self.changeable.drain else { return false };
         if times > 1 || self.drained_by.is_some() || self.is_alone() {
             return false;
         }
