@@ -2,12 +2,13 @@
 
 use crate::config::{Config, ConfigError, Settings};
 use crate::daemon::{Daemon, Handle, StartError, StopPipe};
+use crate::log::{self, DAEMON};
 use crate::service;
 use crate::worker::allow_many_descriptors;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::fs::OpenOptions;
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -66,12 +67,34 @@ const OURSELVES: &str = "/proc/self/exe";
 
 /// Runs a daemon until it is told to stop, and says on stderr what there is to say.
 pub fn run(arguments: Arguments) -> ExitCode {
-    match serve(arguments) {
+    let Arguments { settings, config, ready_fd } = arguments;
+    let (settings, found) = find_settings(settings, config.as_deref());
+    log::begin(settings.log_format.unwrap_or_default(), settings.log.clone().unwrap_or_default());
+    match found.map_err(RunError::from).and_then(|()| serve(settings, ready_fd)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("urxed: {error}");
+            // What is wrong with a file is shown by lines of it.
+            for line in error.to_string().lines() {
+                tracing::error!(target: DAEMON, "{line}");
+            }
             ExitCode::FAILURE
         }
+    }
+}
+
+/// The settings of the command line with those of the environment and of a file, as far as these
+/// can be read.
+fn find_settings(
+    mut settings: Settings,
+    file: Option<&Path>,
+) -> (Settings, Result<(), ConfigError>) {
+    let filter = std::env::var(log::VARIABLE).ok().map(|filter| filter.parse()).transpose();
+    let of_file = file.map_or_else(|| Ok(Settings::default()), Settings::read);
+    let (filter, wrong) = filter.map_or_else(|error| (None, Err(error)), |it| (it, Ok(())));
+    settings.log = settings.log.or(filter);
+    match of_file {
+        Ok(of_file) => (settings.or(of_file), wrong),
+        Err(error) => (settings, Err(error)),
     }
 }
 
@@ -100,11 +123,7 @@ impl From<ConfigError> for RunError {
     }
 }
 
-fn serve(arguments: Arguments) -> Result<(), RunError> {
-    let mut settings = arguments.settings;
-    if let Some(path) = &arguments.config {
-        settings = settings.or(Settings::read(path)?);
-    }
+fn serve(mut settings: Settings, ready_fd: Option<u32>) -> Result<(), RunError> {
     // Before anything else is opened: it comes as a bare number.
     let listener = service::take_listener().map_err(RunError::Inherited)?;
     if let Some(listener) = &listener {
@@ -123,33 +142,35 @@ fn serve(arguments: Arguments) -> Result<(), RunError> {
     let mut config = Config::try_from(settings)?;
     config.worker = Some(OURSELVES.into());
     if config.has_fault_in_vain() {
-        eprintln!(
-            "urxed: --fault names write-first, write-middle or write-last, of which this daemon \
+        tracing::warn!(
+            target: DAEMON,
+            "--fault names write-first, write-middle or write-last, of which this daemon \
              sends none over RC: its WRITEs go as WRITE ONLYs; count their packets, as in \
              drop:write:3, or give --wire strict"
         );
     }
-    let report = Arc::new(|sentence: &str| eprintln!("urxed: {sentence}"));
-    let daemon = Daemon::start_with(config, listener, stop, report)?;
+    let daemon = Daemon::start_with(config, listener, stop)?;
     if let Some(reason) = daemon.why_slow_watch() {
-        eprintln!(
-            "urxed: changes of links and addresses are noticed within a second only, because this \
+        tracing::warn!(
+            target: DAEMON,
+            "changes of links and addresses are noticed within a second only, because this \
              system refuses a netlink socket: {reason}"
         );
     }
     if let Some(reason) = daemon.why_no_sysfs() {
-        eprintln!(
-            "urxed: stock rdma-core (`urxe run`, ibv_devices ...) will find no device, because its \
+        tracing::warn!(
+            target: DAEMON,
+            "stock rdma-core (`urxe run`, ibv_devices ...) will find no device, because its \
              files cannot be written: {reason}; `urxe` and programs of its own library work"
         );
     }
     if let Some(address) = daemon.metrics() {
-        eprintln!("urxed: metrics at {address}, GET /metrics");
+        tracing::info!(target: DAEMON, "metrics at {address}, GET /metrics");
     }
-    let line = ready_line(&daemon);
-    eprintln!("{line}");
-    if let Some(fd) = arguments.ready_fd {
-        tell(fd, &line).map_err(|source| RunError::ReadyFd { fd, source })?;
+    let ready = ready(&daemon);
+    tracing::info!(target: DAEMON, "{ready}");
+    if let Some(fd) = ready_fd {
+        tell(fd, &format!("urxed: {ready}")).map_err(|source| RunError::ReadyFd { fd, source })?;
     }
     service::tell_ready(&daemon);
     let ended = daemon.wait();
@@ -168,9 +189,9 @@ fn heed_signals(stop: &StopPipe) -> io::Result<()> {
     Ok(())
 }
 
-fn ready_line(daemon: &Handle) -> String {
+fn ready(daemon: &Handle) -> String {
     let devices: Vec<String> = daemon.devices().iter().map(ToString::to_string).collect();
-    format!("urxed: ready on {}: {}", daemon.socket().display(), devices.join(", "))
+    format!("ready on {}: {}", daemon.socket().display(), devices.join(", "))
 }
 
 /// Writes a line to an inherited descriptor. By its path, because a bare number is nothing that

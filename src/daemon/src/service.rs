@@ -1,6 +1,7 @@
 //! What a service manager (systemd, or one that does the same) gives to a daemon, and is told.
 
 use crate::daemon::Handle;
+use crate::log::DAEMON;
 use listenfd::ListenFd;
 use rustix::net::{AddressFamily, SocketType};
 use sd_notify::NotifyState;
@@ -39,6 +40,9 @@ pub(crate) fn tell_stopping() {
 
 fn tell(state: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(state) {
-        eprintln!("urxed: the service manager was not told ($NOTIFY_SOCKET): {error}");
+        tracing::warn!(
+            target: DAEMON,
+            "the service manager was not told ($NOTIFY_SOCKET): {error}"
+        );
     }
 }
