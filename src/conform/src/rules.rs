@@ -34,7 +34,7 @@ macro_rules! lists {
 /// Name and text of every list.
 const LISTS: &[(&str, &str)] = lists![
     "addresses" "capture" "client" "cm" "congestion" "counters" "cq-events" "flush-atomic-write" "history"
-    "hostile" "hostile-input" "memory" "memory-order" "metrics" "multicast" "own-slot" "qp-states"
+    "hostile" "hostile-input" "log" "memory" "memory-order" "metrics" "multicast" "own-slot" "qp-states"
     "rc-completer" "rc-requester" "rc-responder" "repair" "share" "slot" "srq" "trains" "uc" "ud" "why"
     "windows" "wire"
 ];

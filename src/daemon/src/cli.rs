@@ -3,6 +3,7 @@
 use crate::config::{Config, ConfigError, Settings};
 use crate::config_file::ConfigFile;
 use crate::daemon::{Daemon, Handle, StartError, StopPipe};
+use crate::log::{self, DAEMON};
 use crate::reload::reload;
 use crate::service;
 use crate::worker::allow_many_descriptors;
@@ -13,7 +14,6 @@ use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -73,12 +73,30 @@ const OURSELVES: &str = "/proc/self/exe";
 
 /// Runs a daemon until it is told to stop, and says on stderr what there is to say.
 pub fn run(arguments: Arguments) -> ExitCode {
-    match serve(arguments) {
+    let Arguments { settings, config, ready_fd } = arguments;
+    let (options, of_environment) = with_environment(settings);
+    let file = config.as_deref().map(ConfigFile::read).transpose();
+    let chosen = together(&options, file.as_ref().ok().and_then(Option::as_ref));
+    log::begin(chosen.log_format.unwrap_or_default(), chosen.log.unwrap_or_default());
+    let file = of_environment.and(file).map_err(RunError::from);
+    match file.and_then(|file| serve(options, file, ready_fd)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            say(&error.to_string());
+            tracing::error!(target: DAEMON, "{error}");
             ExitCode::FAILURE
         }
+    }
+}
+
+/// The settings of the command line, with what the environment says; without that, where it makes
+/// no sense.
+fn with_environment(mut settings: Settings) -> (Settings, Result<(), ConfigError>) {
+    match std::env::var(log::VARIABLE).ok().map(|filter| filter.parse()).transpose() {
+        Ok(filter) => {
+            settings.log = settings.log.or(filter);
+            (settings, Ok(()))
+        }
+        Err(error) => (settings, Err(error)),
     }
 }
 
@@ -109,9 +127,11 @@ impl From<ConfigError> for RunError {
     }
 }
 
-fn serve(arguments: Arguments) -> Result<(), RunError> {
-    let Arguments { settings: mut options, config: path, ready_fd } = arguments;
-    let mut file = path.as_deref().map(ConfigFile::read).transpose()?;
+fn serve(
+    mut options: Settings,
+    mut file: Option<ConfigFile>,
+    ready_fd: Option<u32>,
+) -> Result<(), RunError> {
     // Before anything else is opened: it comes as a bare number.
     let listener = service::take_listener().map_err(RunError::Inherited)?;
     if let Some(listener) = &listener {
@@ -130,14 +150,17 @@ fn serve(arguments: Arguments) -> Result<(), RunError> {
     let mut config = Config::try_from(together(&options, file.as_ref()))?;
     config.worker = Some(OURSELVES.into());
     if config.has_fault_in_vain() {
-        say("--fault names write-first, write-middle or write-last, of which this daemon sends \
-             none over RC: its WRITEs go as WRITE ONLYs; count their packets, as in drop:write:3, \
-             or give --wire strict");
+        tracing::warn!(
+            target: DAEMON,
+            "--fault names write-first, write-middle or write-last, of which this daemon \
+             sends none over RC: its WRITEs go as WRITE ONLYs; count their packets, as in \
+             drop:write:3, or give --wire strict"
+        );
     }
-    let mut daemon = Daemon::start_with(config, listener, stop, Arc::new(say))?;
+    let mut daemon = Daemon::start_with(config, listener, stop)?;
     tell_of_beginning(&daemon);
     let line = ready_line(&daemon);
-    say(&line);
+    tracing::info!(target: DAEMON, "{line}");
     if let Some(fd) = ready_fd {
         let written = tell(fd, &format!("urxed: {line}"));
         written.map_err(|source| RunError::ReadyFd { fd, source })?;
@@ -161,19 +184,21 @@ fn together(options: &Settings, file: Option<&ConfigFile>) -> Settings {
 /// Says what people should know of a daemon that has just begun.
 fn tell_of_beginning(daemon: &Handle) {
     if let Some(reason) = daemon.why_slow_watch() {
-        say(&format!(
-            "changes of links and addresses are noticed within a second only, because this system \
-             refuses a netlink socket: {reason}"
-        ));
+        tracing::warn!(
+            target: DAEMON,
+            "changes of links and addresses are noticed within a second only, because this \
+             system refuses a netlink socket: {reason}"
+        );
     }
     if let Some(reason) = daemon.why_no_sysfs() {
-        say(&format!(
-            "stock rdma-core (`urxe run`, ibv_devices ...) will find no device, because its files \
-             cannot be written: {reason}; `urxe` and programs of its own library work"
-        ));
+        tracing::warn!(
+            target: DAEMON,
+            "stock rdma-core (`urxe run`, ibv_devices ...) will find no device, because its \
+             files cannot be written: {reason}; `urxe` and programs of its own library work"
+        );
     }
     if let Some(address) = daemon.metrics() {
-        say(&format!("metrics at {address}, GET /metrics"));
+        tracing::info!(target: DAEMON, "metrics at {address}, GET /metrics");
     }
 }
 
@@ -182,20 +207,20 @@ fn heed_hangup(daemon: &mut Handle, options: &Settings, file: Option<&mut Config
     service::tell_reloading();
     // SLOT-120: without a file it may be that a terminal was closed.
     let Some(file) = file else {
-        say("nothing to read again: started without --config FILE");
+        tracing::info!(target: DAEMON, "nothing to read again: started without --config FILE");
         return service::tell_ready(&status(daemon));
     };
     match reload(daemon, options, file) {
         Ok(lines) => {
             for line in lines {
-                say(&format!("{}: {line}", file.path().display()));
+                tracing::info!(target: DAEMON, "{}: {line}", file.path().display());
             }
             service::tell_ready(&status(daemon));
         }
         // SLOT-126
         Err(error) => {
             let sentence = format!("all stays as it was: {error}");
-            say(&sentence);
+            tracing::error!(target: DAEMON, "{sentence}");
             service::tell_ready(&format!("{}; {sentence}", status(daemon)));
         }
     }
@@ -212,13 +237,6 @@ fn heed_signals(stop: &StopPipe) -> io::Result<OwnedFd> {
     // SLOT-120
     signal_hook::low_level::pipe::register(SIGHUP, write)?;
     Ok(read)
-}
-
-/// Says a sentence to whoever runs the daemon, as long as anybody listens: a terminal that was
-/// closed is no reason to end.
-pub(crate) fn say(sentence: &str) {
-    // SLOT-120
-    let _ = writeln!(io::stderr(), "urxed: {sentence}");
 }
 
 fn status(daemon: &Handle) -> String {

@@ -3,6 +3,7 @@
 
 use crate::config_file::ConfigFile;
 use crate::congestion::Congestion;
+use crate::log::{LogFilter, LogFormat};
 use crate::metrics::MetricsAddress;
 use crate::slot_plan::SlotPlan;
 use clap::{Args, ValueEnum};
@@ -135,6 +136,22 @@ pub struct Settings {
     #[arg(long, value_name = "ADDRESS")]
     #[serde(deserialize_with = "from_text")]
     pub metrics: Option<MetricsAddress>,
+
+    /// What is logged, on standard error [default: $URXED_LOG, or warn,daemon=info].
+    ///
+    /// A level for all (off, error, warn, info or debug), or a comma list of one and of
+    /// SUBJECT=LEVEL: `info`, `slot=debug`, `info,request=off`. Subjects are `daemon` (its start
+    /// and end), `session` (programs that come and go), `request` (what they are refused, and why),
+    /// `qp` (QPs that fail, and why), `slot` (threads and processes that serve programs) and
+    /// `device` (links and addresses). Of what a user causes again and again, 20 are logged at
+    /// once, then one each second, with how many were not.
+    #[arg(long, value_name = "FILTER")]
+    #[serde(deserialize_with = "from_text")]
+    pub log: Option<LogFilter>,
+
+    /// Form of the log [default: text, with priorities where journald reads it].
+    #[arg(long, value_name = "FORMAT", value_enum)]
+    pub log_format: Option<LogFormat>,
 
     /// End by itself so many seconds after the last program went, or after the start if none
     /// comes [default: never].
@@ -318,6 +335,13 @@ pub enum ConfigError {
          [::1]:9100, or the path of a Unix socket, with a slash, such as /run/urxe/metrics.sock"
     )]
     Metrics(String),
+    /// Not what can be logged.
+    #[error(
+        "log {0:?}: expected off, error, warn, info or debug, or a comma list of one of these and \
+         of SUBJECT=LEVEL, such as info,slot=debug; subjects are daemon, session, request, qp, slot \
+         and device"
+    )]
+    Log(String),
     /// Not a set of permissions.
     #[error("mode {0:?}: expected octal permissions from 000 to 777, such as 600 or 666")]
     Mode(String),
@@ -386,6 +410,8 @@ impl Settings {
             fault: self.fault.or(others.fault),
             capture: self.capture.or(others.capture),
             metrics: self.metrics.or(others.metrics),
+            log: self.log.or(others.log),
+            log_format: self.log_format.or(others.log_format),
             linger: self.linger.or(others.linger),
             drain: self.drain.or(others.drain),
             sessions_per_user: self.sessions_per_user.or(others.sessions_per_user),
@@ -611,6 +637,8 @@ mod tests {
             fault = "drop=1%"
             capture = "/tmp/a.pcapng"
             metrics = "127.0.0.1:9100"
+            log = "info,qp=debug"
+            log-format = "json"
             linger = 10
             drain = 30
             sessions-per-user = 12
@@ -632,6 +660,8 @@ mod tests {
             fault: Some("drop=1%".parse().unwrap()),
             capture: Some("/tmp/a.pcapng".into()),
             metrics: Some("127.0.0.1:9100".parse().unwrap()),
+            log: Some("info,qp=debug".parse().unwrap()),
+            log_format: Some(LogFormat::Json),
             linger: NonZeroU32::new(10),
             drain: NonZeroU32::new(30),
             sessions_per_user: NonZeroU32::new(12),

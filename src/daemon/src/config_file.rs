@@ -102,6 +102,9 @@ pub(crate) fn differing(one: &Config, other: &Config) -> Vec<&'static str> {
 pub(crate) const CHANGEABLE: [&str; 5] =
     ["metrics", "linger", "drain", "sessions-per-user", "cm-ids-per-user"];
 
+/// The settings of the log, which begins before there is a configuration: they need a restart.
+pub(crate) const OF_LOG: [&str; 2] = ["log", "log-format"];
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -146,13 +149,15 @@ mod tests {
             fault: Some("drop=1%".parse().unwrap()),
             capture: Some("/tmp/a.pcapng".into()),
             metrics: Some("127.0.0.1:9100".parse().unwrap()),
+            log: None,
+            log_format: None,
             linger: NonZeroU32::new(10),
             drain: NonZeroU32::new(30),
             sessions_per_user: NonZeroU32::new(12),
             cm_ids_per_user: NonZeroU32::new(1000),
         };
         let [all, none] = [all, Settings::default()].map(Config::unchecked);
-        let named = differing(&all, &none);
+        let named = [&differing(&all, &none)[..], &OF_LOG].concat();
         // Whoever adds a setting finds out here, and in the file's own list of names.
         let known = read("known = 1").unwrap_err().to_string();
         assert_eq!(named.len(), known.matches('`').count() / 2 - 3, "{known}");

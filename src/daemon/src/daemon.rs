@@ -4,7 +4,7 @@ use crate::broker::addresses::{AddressSource, Wanted, first_of_table, is_passing
 use crate::broker::device::{Identity, RdmaDevice, Sockets, guid_of, guid_of_mac};
 use crate::broker::snapshot::Asker;
 use crate::broker::sockets::PlannedSockets;
-use crate::broker::{Beginning, Changer, DevicePlan, EventLoop, Report};
+use crate::broker::{Beginning, Changer, DevicePlan, EventLoop};
 use crate::config::{Config, ConfigError, SocketMode};
 use crate::metrics::{self, Metrics, MetricsAddress};
 use crate::slot_plan::SlotPlan;
@@ -17,7 +17,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, mpsc};
+use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::Instant;
 use urxe_port::watch::{Links, Watch};
@@ -134,17 +134,15 @@ impl Daemon {
     /// had. Nothing is left behind then. That the files cannot be written is none: see
     /// [`Handle::why_no_sysfs`].
     pub fn start(config: Config) -> Result<Handle, StartError> {
-        Daemon::start_with(config, None, StopPipe::new()?, Arc::new(|_| ()))
+        Daemon::start_with(config, None, StopPipe::new()?)
     }
 
     /// The same, perhaps at a socket that somebody else listens at, to be ended by what is written
-    /// to a pipe that is there already. What happens later and people should know is told to
-    /// `report`.
+    /// to a pipe that is there already.
     pub(crate) fn start_with(
         config: Config,
         listener: Option<Listener>,
         stop: StopPipe,
-        report: Report,
     ) -> Result<Handle, StartError> {
         config.check()?;
         let slots = config.slot_plan()?;
@@ -197,7 +195,6 @@ impl Daemon {
                     watch,
                     stop: stop_read,
                     changeable,
-                    report,
                 },
             )?;
             let shown = event_loop.show_devices(&directory, mode);

@@ -39,6 +39,7 @@ mod congestion;
 mod counters;
 mod daemon;
 pub mod limits;
+mod log;
 mod metrics;
 mod reload;
 mod service;
@@ -51,6 +52,7 @@ pub use config::{Config, ConfigError, PortBackend, Settings, SocketMode, Wire};
 pub use congestion::{Congestion, CongestionError};
 pub use counters::counter_meanings;
 pub use daemon::{Daemon, DeviceSummary, Handle, StartError};
+pub use log::{LogFilter, LogFormat};
 pub use metrics::MetricsAddress;
 pub use worker::run_if_worker;
 

@@ -25,9 +25,6 @@ pub(crate) const ROOM_TIMEOUT: Duration = Duration::from_secs(2);
 pub(crate) const MAX_WAITING_OF_USER: usize = 16;
 pub(crate) const MAX_WAITING: usize = 512;
 
-/// How long it is not said again that a program is refused.
-pub(crate) const REFUSAL_PAUSE: Duration = Duration::from_secs(10);
-
 /// Ids of the connection manager of all programs.
 pub const MAX_CM_IDS_OF_ALL: usize = 1 << 17;
 

@@ -2,7 +2,7 @@
 
 use crate::broker::Changeable;
 use crate::config::{Config, Settings};
-use crate::config_file::{CHANGEABLE, ConfigFile, differing};
+use crate::config_file::{CHANGEABLE, ConfigFile, OF_LOG, differing};
 use crate::daemon::{Handle, StartError, listen_for_scrapers};
 use crate::metrics::Metrics;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -84,7 +84,8 @@ pub(crate) fn reload(
 ) -> Result<Vec<String>, StartError> {
     let new = ConfigFile::read(file.path())?;
     let config = Config::try_from(options.clone().or(new.settings.clone()))?;
-    let differs = differing(&daemon.config, &config);
+    let mut differs = differing(&daemon.config, &config);
+    differs.extend(OF_LOG.into_iter().filter(|key| file.said(key) != new.said(key)));
     // SLOT-126
     daemon.change(&config)?;
     let mut lines = Vec::new();

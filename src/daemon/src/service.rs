@@ -1,6 +1,6 @@
 //! What a service manager (systemd, or one that does the same) gives to a daemon, and is told.
 
-use crate::cli::say;
+use crate::log::DAEMON;
 use listenfd::ListenFd;
 use rustix::net::{AddressFamily, SocketType};
 use sd_notify::NotifyState;
@@ -52,5 +52,5 @@ fn tell(state: &[NotifyState<'_>]) {
 }
 
 fn could_not_tell(error: &io::Error) {
-    say(&format!("the service manager was not told ($NOTIFY_SOCKET): {error}"));
+    tracing::warn!(target: DAEMON, "the service manager was not told ($NOTIFY_SOCKET): {error}");
 }

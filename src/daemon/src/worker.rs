@@ -1,12 +1,12 @@
 //! A worker: a slot in a process of its own, for the programs of one user.
 //!
 //! The broker executes its own program again under the name [`NAME`], with the number of the user
-//! and of the group, and its end of the link as standard input. The process becomes that user's as
+//! and of the group, how it is to log, and its end of the link as standard input. The process becomes that user's as
 //! far as the broker may do so, gives up every right that it does not need, and serves
 //! ([`urxe_slot::serve`]). Nothing of the user's is executed in it, and the user cannot look into
 //! it.
 
-use crate::cli::say;
+use crate::log::{self, SLOT, Style};
 use rustix::io::Errno;
 use rustix::process::{
     DumpableBehavior, Gid, Resource, Rlimit, Signal, Uid, getrlimit, getuid, set_dumpable_behavior,
@@ -41,17 +41,33 @@ pub fn run_if_worker() -> Option<ExitCode> {
     if arguments.next()? != NAME {
         return None;
     }
-    let mut id = || arguments.next()?.to_str()?.parse().ok().filter(|id| *id != u32::MAX);
-    let (Some(uid), Some(gid)) = (id(), id()) else {
-        eprintln!("{NAME}: is started by urxed alone, with a user and a group");
+    let mut arguments = arguments.map(|argument| argument.to_string_lossy().into_owned());
+    let mut id = || arguments.next()?.parse().ok().filter(|id| *id != u32::MAX);
+    let ids = (id(), id());
+    let style = arguments.next().and_then(|name| Style::named(&name));
+    let filter = arguments.next().and_then(|filter| filter.parse().ok());
+    log::begin_with(style.unwrap_or(Style::Text), filter.unwrap_or_default());
+    let (Some(uid), Some(gid)) = ids else {
+        tracing::error!(
+            target: SLOT,
+            "{NAME} is started by urxed alone, with a user and a group"
+        );
         return Some(ExitCode::FAILURE);
     };
     let served = prepare(Uid::from_raw(uid), Gid::from_raw(gid)).map_err(|(step, error)| {
-        say(&format!("a worker for user {uid} cannot begin: {step}: {error}"));
+        tracing::error!(
+            target: SLOT,
+            uid,
+            "a worker for user {uid} cannot begin: {step}: {error}"
+        );
     });
     let served = served.and_then(|link| {
         urxe_slot::serve(link).map_err(|error| {
-            say(&format!("the worker of user {uid} has ended, because {error}"));
+            tracing::error!(
+                target: SLOT,
+                uid,
+                "the worker of user {uid} has ended, because {error}"
+            );
         })
     });
     Some(served.map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS))
@@ -83,7 +99,11 @@ fn prepare(uid: Uid, gid: Gid) -> Result<OwnedFd, Failure> {
         && let Err(errno) = become_user(uid, gid)
     {
         let uid = uid.as_raw();
-        say(&format!("the worker of user {uid} stays with urxed's own user: {errno}"));
+        tracing::warn!(
+            target: SLOT,
+            uid,
+            "the worker of user {uid} stays with urxed's own user: {errno}"
+        );
     }
     let none = CapabilitySet::empty();
     let none = CapabilitySets { effective: none, permitted: none, inheritable: none };

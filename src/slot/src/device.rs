@@ -8,7 +8,7 @@ use std::time::Instant;
 use urxe_engine::{FlowError, Tuning};
 use urxe_nic::{Config, Nic, PortEvent};
 use urxe_port::Port;
-use urxe_types::{Gid, PathMtu, Slot};
+use urxe_types::{Gid, PathMtu, Qpn, Slot};
 
 /// As many GIDs are named in a sentence.
 const GIDS_TOLD: usize = 8;
@@ -27,6 +27,8 @@ pub(crate) struct SlotDevice {
     pub(crate) nic: Nic,
     /// The QPs that ended last.
     pub(crate) ended_qps: EndedQps,
+    /// How many failures of QPs the log has been told of.
+    failures_told: u64,
 }
 
 impl SlotDevice {
@@ -43,7 +45,20 @@ impl SlotDevice {
         let mut nic = Nic::new(port, config, now);
         nic.set_local_addrs(state.local_addrs.into_iter().collect());
         let (link, mtu, gid_table) = (state.link, state.mtu, state.shown_gids);
-        SlotDevice { name, guid, link, mtu, gid_table, nic, ended_qps: EndedQps::default() }
+        let ended_qps = EndedQps::default();
+        SlotDevice { name, guid, link, mtu, gid_table, nic, ended_qps, failures_told: 0 }
+    }
+
+    /// The QPs that have failed since the last time, as far as the engine remembers them.
+    pub(crate) fn take_failed_qps(&mut self) -> impl Iterator<Item = Qpn> + use<> {
+        let failures = self.nic.device().qp_failures();
+        let new = failures - std::mem::replace(&mut self.failures_told, failures);
+        let known: Vec<Qpn> = match new {
+            0 => Vec::new(),
+            _ => self.nic.device().failed_qps().collect(),
+        };
+        let old = known.len().saturating_sub(usize::try_from(new).unwrap_or(usize::MAX));
+        known.into_iter().skip(old)
     }
 
     /// The first address of the GID table; the unspecified one while it is empty.

@@ -20,6 +20,7 @@ use crate::limits::{
     EVENTS_PER_TURN, FREES_PER_TURN, MESSAGES_PER_TURN, REQUESTS_PER_TURN, SHORTEST_SLEEP, SPIN,
 };
 use crate::link::{Link, LinkError, ToBroker, ToSlot};
+use crate::log::{self, LogLimit};
 use crate::questions;
 use crate::refusal::refuse;
 use crate::resources::handle;
@@ -139,6 +140,7 @@ impl EventLoop {
                 taps: Vec::new(),
                 now,
                 counters: DaemonCounters::default(),
+                log_limit: LogLimit::default(),
                 to_broker: Vec::new(),
                 closer: Closer::new()?,
             },
@@ -246,6 +248,7 @@ impl EventLoop {
             device.tell_broker(index, &mut self.ctx.to_broker);
             worked |= device.nic.transmit(now).map_err(SlotError::Port)?;
         }
+        log::qps_that_failed(&mut self.ctx);
         self.watch_full_channels();
         Ok(worked)
     }
@@ -484,8 +487,13 @@ impl EventLoop {
             Err(error) => (Reply::Error(error), Vec::new()),
         };
         self.ctx.counters.requests += 1;
-        self.ctx.counters.requests_refused += u64::from(matches!(reply, Reply::Error(_)));
         let session = self.sessions.get_mut(key);
+        if let Reply::Error(error) = &reply {
+            self.ctx.counters.requests_refused += 1;
+            if let Some(session) = &session {
+                log::refused(&mut self.ctx, session, error);
+            }
+        }
         let delivered = session.is_some_and(|session| session.reply(&reply, &fds).is_ok());
         if !delivered {
             // HOST-011

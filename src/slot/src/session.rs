@@ -10,6 +10,7 @@ use crate::counters::DaemonCounters;
 use crate::device::SlotDevice;
 use crate::limits::{DOORBELLS_PER_TURN, MAX_PROGRAM_NAME, MAX_RING_BYTES, RECLAIM_PER_TURN};
 use crate::link::ToBroker;
+use crate::log::LogLimit;
 use crate::objects::{Objects, PendingFree};
 use crate::refusal::{Refusal, no_such, refuse};
 use crate::resources::{CompChannel, Context};
@@ -51,6 +52,8 @@ pub(crate) struct SlotCtx {
     pub(crate) now: Instant,
     /// What is counted of sessions here.
     pub(crate) counters: DaemonCounters,
+    /// How much is said for the log.
+    pub(crate) log_limit: LogLimit,
     /// What the broker is to be told.
     pub(crate) to_broker: Vec<ToBroker>,
     /// Closes what may keep whoever closes it waiting.
@@ -241,6 +244,11 @@ impl Session {
     /// Under which number the data paths have what is of this session.
     pub(crate) fn id(&self) -> OwnerId {
         self.id
+    }
+
+    /// The user of its program.
+    pub(crate) fn uid(&self) -> u32 {
+        self.program.uid
     }
 
     /// Its memory, if it has passed it.

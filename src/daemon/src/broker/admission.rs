@@ -8,7 +8,7 @@ use super::account::Account;
 use super::worker::User;
 use crate::limits::{
     DESCRIPTORS_OF_DAEMON, DESCRIPTORS_PER_SESSION, HELLO_TIMEOUT, MAX_SESSIONS, MAX_WAITING,
-    MAX_WAITING_OF_USER, REFUSAL_PAUSE, ROOM_TIMEOUT,
+    MAX_WAITING_OF_USER, ROOM_TIMEOUT,
 };
 use rustix::process::Resource;
 use std::collections::VecDeque;
@@ -30,8 +30,6 @@ pub(crate) struct Admission {
     waiting: VecDeque<(Instant, Newcomer)>,
     /// Sessions by number, until when each is to have said who it is.
     silent: VecDeque<(Instant, u64)>,
-    /// When it was last said that a program is refused.
-    said: Option<Instant>,
 }
 
 impl Admission {
@@ -46,7 +44,6 @@ impl Admission {
             sessions: Account::new("sessions", total),
             waiting: VecDeque::new(),
             silent: VecDeque::new(),
-            said: None,
         }
     }
 
@@ -100,15 +97,6 @@ impl Admission {
         }
         let error = self.sessions.check(user.uid).err()?;
         self.waiting.pop_front().map(|(_, newcomer)| (newcomer.socket, error))
-    }
-
-    /// Whether to say that a program is refused: not each time, where one tries again and again.
-    pub(crate) fn is_to_be_said(&mut self, now: Instant) -> bool {
-        let is_new = self.said.is_none_or(|said| now >= said + REFUSAL_PAUSE);
-        if is_new {
-            self.said = Some(now);
-        }
-        is_new
     }
 
     /// A session has begun.

@@ -4,7 +4,9 @@
 use crate::broker::addresses::{AddressSource, Wanted, is_passing, path_mtu};
 use crate::broker::sockets::{SocketGroup, SocketSource};
 use crate::counters::DeviceCounters;
+use crate::log::DEVICE;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
 use std::io;
 use std::net::IpAddr;
 use std::time::Instant;
@@ -276,7 +278,7 @@ impl RdmaDevice {
         let hole = || self.gid_table().iter().position(Option::is_none).map(|hole| hole as u8);
         let Some(place) = awaiting.map(|(at, _)| *at).or_else(hole) else {
             // ADDR-022
-            return self.refuse_address(addr);
+            return self.refuse_address(addr, &"its GID table is full");
         };
         let added = wanted.usable.then(|| self.open_address(addr));
         match added {
@@ -289,7 +291,7 @@ impl RdmaDevice {
             }
             Some(Err(error)) if !is_passing(&error) => {
                 self.awaited.remove(&place);
-                self.refuse_address(addr)
+                self.refuse_address(addr, &error)
             }
             Some(Err(_)) | None => {
                 // ADDR-024
@@ -325,9 +327,13 @@ impl RdmaDevice {
     }
 
     /// Counts an address that cannot be served, once.
-    fn refuse_address(&mut self, addr: IpAddr) -> bool {
+    fn refuse_address(&mut self, addr: IpAddr, why: &dyn Display) -> bool {
         // ADDR-021: it is tried again at every change, and counted once.
-        self.counters.addresses_refused += u64::from(self.refused.insert(addr));
+        if self.refused.insert(addr) {
+            self.counters.addresses_refused += 1;
+            let name = self.name.as_str();
+            tracing::warn!(target: DEVICE, device = name, %addr, "{name} cannot serve {addr}: {why}");
+        }
         false
     }
 }
@@ -558,7 +564,7 @@ mod tests {
     #[test]
     fn a_new_table_has_the_kernels_order_and_later_ones_take_the_first_hole() {
         let mut machine = of_eth0();
-        assert_eq!(machine.follow(), []);
+        assert_eq!(machine.follow(), Vec::<u32>::new());
         let told = machine.becomes(true, 1500, &["10.0.0.1", "10.0.0.2", "fd00::1", "fe80::1"]);
         assert_eq!(told, [GID_CHANGE, PORT_ACTIVE]);
         assert_eq!(machine.table(), ["fe80::1", "10.0.0.1", "10.0.0.2", "fd00::1"]);

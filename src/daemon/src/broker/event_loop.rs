@@ -6,6 +6,7 @@ mod accept;
 mod change;
 mod end;
 mod hosted;
+mod logged;
 
 use super::BrokerCtx;
 use super::admission::Admission;
@@ -14,11 +15,13 @@ use super::cm::{self, Answer, Cm};
 use super::device::RdmaDevice;
 use super::gather::Gatherings;
 use super::sessions::{Program, Session};
-use super::slots::{DevicePlan, Report, Slots, SlotsBeginning, Watcher};
+use super::slots::{DevicePlan, Slots, SlotsBeginning, Watcher};
 use super::snapshot::{Asker, Snapshots};
 use super::sysfs::Sysfs;
 use crate::config::SocketMode;
+use crate::log::DEVICE;
 use crate::slot_plan::SlotPlan;
+use logged::{log_begin, log_changes, log_end};
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Waker};
 use std::collections::{BTreeMap, VecDeque};
@@ -144,20 +147,19 @@ pub(crate) struct Beginning {
     pub(crate) watch: Watch,
     pub(crate) stop: OwnedFd,
     pub(crate) changeable: Changeable,
-    pub(crate) report: Report,
 }
 
 impl EventLoop {
     pub(crate) fn new(now: Instant, beginning: Beginning) -> io::Result<EventLoop> {
         let Beginning { listener, devices, watch, stop, changeable, .. } = beginning;
-        let Beginning { plans, slots: plan, worker, tuning, report, .. } = beginning;
+        let Beginning { plans, slots: plan, worker, tuning, .. } = beginning;
         let poll = Poll::new()?;
         let watcher = Watcher {
             registry: poll.registry().try_clone()?,
             token_of: |slot| Token::Slot { slot }.to_mio(),
             of_workers: Token::Workers.to_mio(),
         };
-        let slots = SlotsBeginning { plan, tuning, plans, worker, watcher, report };
+        let slots = SlotsBeginning { plan, tuning, plans, worker, watcher };
         let waker = Arc::new(Waker::new(poll.registry(), Token::Woken.to_mio())?);
         let mut event_loop = EventLoop {
             slots: Slots::new(slots)?,
@@ -334,11 +336,13 @@ impl EventLoop {
         };
         if !std::mem::replace(&mut device.has_failed, true) {
             device.counters.broker_ports_failed += 1;
-            self.slots.report(&format!(
+            tracing::error!(
+                target: DEVICE,
+                device = device.name.as_str(),
                 "no connection can be made over {} any more, because its port of QP1 failed: \
                  {error}; connections that there are go on",
                 device.name
-            ));
+            );
         }
         None
     }
@@ -351,6 +355,7 @@ impl EventLoop {
             // First the files: a program that is told of a change may look there at once.
             let shown = self.sysfs.as_mut().map_or(Ok(()), |sysfs| sysfs.show(index, device));
             self.ctx.counters.sysfs_errors += u64::from(shown.is_err());
+            log_changes(device, &changes, &events);
             if !events.is_empty() || !changes.is_empty() || device.state() != before {
                 self.slots.tell_of_device(now, index, device, &changes, &events);
             }
@@ -366,7 +371,9 @@ impl EventLoop {
                 let is_name = name.len() <= MAX_SHOWN_NAME;
                 if let Some(session) = self.session_of(slot, session).filter(|_| is_name) {
                     session.program = Program { name: name.into(), ..session.program };
-                    session.is_named = true;
+                    if !std::mem::replace(&mut session.is_named, true) {
+                        log_begin(session);
+                    }
                 }
             }
             ToBroker::Request { session, request } => {
@@ -399,6 +406,9 @@ impl EventLoop {
                 if let Some(entry) = entry {
                     self.ctx.cm.on_data(self.ctx.now, device, entry, qpn);
                 }
+            }
+            ToBroker::Log { session, what, unlogged } => {
+                self.log_what_a_slot_says(slot, session, what, unlogged);
             }
             // That it has said anything is enough.
             ToBroker::Here => {}
@@ -518,6 +528,7 @@ impl EventLoop {
         };
         session.is_open = false;
         session.answers_when_freed = false;
+        log_end(session);
         session.cm.begin_teardown();
         self.captures.end(number, &mut self.ctx, &mut self.slots);
         self.freeing.push_back(number);
@@ -589,7 +600,8 @@ impl EventLoop {
 mod tests {
     use super::*;
     use crate::limits::HELLO_TIMEOUT;
-    use std::sync::Mutex;
+    use crate::log::Style;
+    use crate::log::testing::logged;
     use urxe_shm::control::CmRequest;
     use urxe_shm::control::channel::Channel;
     use urxe_types::SlotCount;
@@ -598,7 +610,6 @@ mod tests {
     struct Driven {
         event_loop: EventLoop,
         socket: PathBuf,
-        reported: Arc<Mutex<Vec<String>>>,
         _stop: OwnedFd,
     }
 
@@ -607,11 +618,6 @@ mod tests {
             let name = format!("urxed-broker-{}-{test}.sock", std::process::id());
             let socket = std::env::temp_dir().join(name);
             let (read_end, stop) = rustix::pipe::pipe().unwrap();
-            let reported = Arc::new(Mutex::new(Vec::new()));
-            let report = {
-                let reported = Arc::clone(&reported);
-                Arc::new(move |sentence: &str| reported.lock().unwrap().push(sentence.to_owned()))
-            };
             let beginning = Beginning {
                 listener: Listener::bind(&socket, 0o600).unwrap(),
                 devices: Vec::new(),
@@ -622,10 +628,9 @@ mod tests {
                 watch: Watch::open(Instant::now()),
                 stop: read_end,
                 changeable: Changeable::default(),
-                report,
             };
             let event_loop = EventLoop::new(Instant::now(), beginning).unwrap();
-            Driven { event_loop, socket, reported, _stop: stop }
+            Driven { event_loop, socket, _stop: stop }
         }
 
         /// Lets the broker go on until something is the case.
@@ -687,13 +692,14 @@ mod tests {
         let mut driven = Driven::new("stuck", 2);
         let stuck = driven.event_loop.slots.replace_by_one_that_is_stuck(1);
         let now = Instant::now();
-        while !driven.event_loop.slots.has_failed() {
-            let message = ToSlot::CmEvents { session: 1, channel: 1, waiting: true };
-            driven.event_loop.slots.send(now, 1, message, Vec::new());
-        }
+        let said = logged(Style::Text, "warn", || {
+            while !driven.event_loop.slots.has_failed() {
+                let message = ToSlot::CmEvents { session: 1, channel: 1, waiting: true };
+                driven.event_loop.slots.send(now, 1, message, Vec::new());
+            }
+        });
         driven.until(|broker| broker.ctx.counters.slots_ended == 1);
-        let reported = driven.reported.lock().unwrap().clone();
-        assert!(reported[0].contains("slot 1 is given up"), "{reported:?}");
+        assert!(said.contains("slot 1 is given up"), "{said}");
         drop(stuck);
         let mut program = Channel::connect(&driven.socket).unwrap();
         driven.until(|broker| broker.ctx.counters.sessions_opened == 1);

@@ -34,7 +34,7 @@ mod sysfs;
 mod worker;
 
 pub(crate) use event_loop::{Beginning, Changeable, Changer, EventLoop};
-pub(crate) use slots::{DevicePlan, Report};
+pub(crate) use slots::DevicePlan;
 
 use cm::Cm;
 use device::RdmaDevice;

@@ -1,8 +1,8 @@
 //! One slot as the broker has it: its link, its user, and what runs it.
 
-use super::slots::Report;
 use super::worker::{User, Worker};
 use crate::limits::{WORKER_END, WORKER_LINGER};
+use crate::log::SLOT;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{Shutdown, shutdown};
@@ -179,26 +179,25 @@ impl Entry {
 }
 
 /// A slot's thread.
-pub(super) fn run_in_thread(
-    slot: usize,
-    report: &Report,
-    serve: impl FnOnce() -> Result<(), SlotError>,
-) {
+pub(super) fn run_in_thread(slot: usize, serve: impl FnOnce() -> Result<(), SlotError>) {
     // SLOT-002
     let served = catch_unwind(AssertUnwindSafe(serve)).unwrap_or(Err(SlotError::Panicked));
     if let Err(error) = served {
-        report(&format!(
+        tracing::error!(
+            target: SLOT,
+            slot,
             "slot {slot} has ended, because {error}; its programs have lost their devices, and \
              the next ones start it again"
-        ));
+        );
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::log::Style;
+    use crate::log::testing::logged;
     use std::io;
-    use std::sync::{Arc, Mutex};
 
     #[test]
     fn nothing_is_to_be_done_about_a_program_that_has_gone() {
@@ -214,16 +213,12 @@ mod tests {
 
     #[test]
     fn how_a_slot_ended_is_said_and_a_panic_is_no_more_than_that() {
-        let said = Arc::new(Mutex::new(Vec::new()));
-        let report: Report = {
-            let said = Arc::clone(&said);
-            Arc::new(move |sentence| said.lock().unwrap().push(sentence.to_owned()))
-        };
-        run_in_thread(1, &report, || Ok(()));
-        run_in_thread(2, &report, || Err(SlotError::Port(io::Error::other("no such device"))));
-        run_in_thread(3, &report, || panic!("as the test wants it"));
-        let said = said.lock().unwrap();
-        let [failed, panicked] = &said[..] else { panic!("{said:?}") };
+        let said = logged(Style::Text, "warn", || {
+            run_in_thread(1, || Ok(()));
+            run_in_thread(2, || Err(SlotError::Port(io::Error::other("no such device"))));
+            run_in_thread(3, || panic!("as the test wants it"));
+        });
+        let [failed, panicked] = said.lines().collect::<Vec<_>>()[..] else { panic!("{said}") };
         assert!(failed.contains("slot 2 has ended, because a port failed: no such device"));
         assert!(panicked.contains("slot 3 has ended, because it panicked"));
     }

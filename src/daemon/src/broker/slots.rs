@@ -11,6 +11,7 @@ use super::device::{AddressChange, RdmaDevice};
 use super::slot_entry::{Entry, LetGo, Runner, Why, run_in_thread, workers_do_not_go};
 use super::worker::{User, Worker};
 use crate::limits::{ANSWER_TIMEOUT, MAX_MAPPED_MRS_OF_ALL, MAX_WORKERS_LEFT, START_PAUSE};
+use crate::log::SLOT;
 use crate::slot_plan::SlotPlan;
 use mio::unix::SourceFd;
 use mio::{Registry, Token};
@@ -21,7 +22,6 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 use urxe_engine::Tuning;
 use urxe_port::OpenError;
@@ -33,9 +33,6 @@ use urxe_slot::link::{DeviceBeginning, Link, LinkError, SlotBeginning, ToBroker,
 use urxe_slot::port_plan::PortPlan;
 use urxe_slot::refusal::refuse;
 use urxe_types::Slot;
-
-/// Says a sentence to whoever runs the daemon.
-pub(crate) type Report = Arc<dyn Fn(&str) + Send + Sync>;
 
 /// What all slots begin with of one device.
 pub(crate) struct DevicePlan {
@@ -61,7 +58,6 @@ pub(crate) struct SlotsBeginning {
     /// What is executed for other users, if there is such a program.
     pub(crate) worker: Option<PathBuf>,
     pub(crate) watcher: Watcher,
-    pub(crate) report: Report,
 }
 
 /// All slots but the broker's own.
@@ -71,7 +67,6 @@ pub(crate) struct Slots {
     plans: Vec<DevicePlan>,
     worker: Option<PathBuf>,
     watcher: Watcher,
-    report: Report,
     closer: Closer,
     /// By number; the first is the broker's own, and has no link.
     entries: Vec<Entry>,
@@ -87,14 +82,13 @@ pub(crate) struct Slots {
 
 impl Slots {
     pub(crate) fn new(beginning: SlotsBeginning) -> io::Result<Slots> {
-        let SlotsBeginning { plan, tuning, plans, worker, watcher, report } = beginning;
+        let SlotsBeginning { plan, tuning, plans, worker, watcher } = beginning;
         Ok(Slots {
             plan,
             tuning,
             plans,
             worker,
             watcher,
-            report,
             closer: Closer::new()?,
             entries: plan.count.slots().map(|_| Entry::default()).collect(),
             began: Vec::new(),
@@ -210,7 +204,7 @@ impl Slots {
     /// Starts a slot. If it cannot be had, that is said, and not tried again at once.
     fn start(&mut self, now: Instant, slot: usize, user: Option<User>, devices: &mut [RdmaDevice]) {
         if let Err(error) = self.try_start(now, slot, user, devices) {
-            (self.report)(&format!("slot {slot} cannot be started: {error}"));
+            tracing::error!(target: SLOT, slot, "slot {slot} cannot be started: {error}");
             match user {
                 Some(user) => self.pause(now, user.uid),
                 None => self.entries[slot].start_again = Some(now + START_PAUSE),
@@ -230,6 +224,19 @@ impl Slots {
     ) -> io::Result<()> {
         let (link, other) = self.open_link(slot)?;
         let runner = self.run(now, slot, user, other)?;
+        match (&runner, user) {
+            (Runner::Worker { worker, .. }, Some(User { uid, .. })) => {
+                let pid = worker.id();
+                tracing::info!(
+                    target: SLOT,
+                    slot,
+                    uid,
+                    pid,
+                    "worker {pid} of user {uid} has started, as slot {slot}"
+                );
+            }
+            _ => tracing::info!(target: SLOT, slot, "slot {slot} has started, in a thread"),
+        }
         self.begin(now, slot, user, (link, runner), devices)
     }
 
@@ -305,18 +312,18 @@ impl Slots {
             match started {
                 Ok(worker) => return Ok(Runner::Worker { worker, let_go: None }),
                 Err(error) if !std::mem::replace(&mut self.said_threads, true) => {
-                    (self.report)(&format!(
+                    tracing::warn!(
+                        target: SLOT,
                         "programs of other users are served by threads of urxed's own user, \
                          because no process can be started for them: {error}"
-                    ));
+                    );
                 }
                 Err(_) => {}
             }
         }
-        let report = Arc::clone(&self.report);
         std::thread::Builder::new()
             .name(format!("urxed-slot{slot}"))
-            .spawn(move || run_in_thread(slot, &report, || urxe_slot::serve(link)))
+            .spawn(move || run_in_thread(slot, || urxe_slot::serve(link)))
             .map(Runner::Thread)
     }
 
@@ -380,7 +387,11 @@ impl Slots {
 
     /// A slot without one of its addresses would be silent there.
     fn fail(&mut self, slot: usize, error: &OpenError) {
-        (self.report)(&format!("slot {slot} ends, because it lacks an address: {error}"));
+        tracing::error!(
+            target: SLOT,
+            slot,
+            "slot {slot} ends, because it lacks an address: {error}"
+        );
         self.failed.push(slot);
     }
 
@@ -430,7 +441,7 @@ impl Slots {
         let Err(error) = result else { return };
         // SLOT-003
         if let LinkError::Stuck | LinkError::Channel(_) = error {
-            (self.report)(&format!("slot {slot} is given up: {error}"));
+            tracing::error!(target: SLOT, slot, "slot {slot} is given up: {error}");
             self.let_worker_go(slot, Why::Stuck);
         }
         self.has_failed_with(slot);
@@ -466,16 +477,21 @@ impl Slots {
             entry.runner = None;
             // SLOT-106
             if why == Why::Failed {
-                (self.report)(&format!(
+                tracing::error!(
+                    target: SLOT,
+                    slot,
+                    uid = user,
                     "{}; its programs have lost their devices, and the next ones start it again",
                     end.how
-                ));
+                );
                 // Whoever ends workers on purpose does not keep the broker busy with starting them.
                 if now < since + START_PAUSE {
                     self.pause(now, user);
                 }
             } else if why == Why::Idle && end.is_failure {
-                (self.report)(&end.how);
+                tracing::error!(target: SLOT, slot, uid = user, "{}", end.how);
+            } else {
+                tracing::info!(target: SLOT, slot, uid = user, "{}", end.how);
             }
             if self.is_running(slot) {
                 self.has_failed_with(slot);
@@ -558,11 +574,6 @@ impl Slots {
         !self.failed.is_empty()
     }
 
-    /// Says a sentence to whoever runs the daemon.
-    pub(crate) fn report(&self, sentence: &str) {
-        (self.report)(sentence);
-    }
-
     /// Turns a program away, and tells it why, if that is known.
     pub(crate) fn refuse(&self, socket: OwnedFd, why: Option<&ControlError>) {
         // SLOT-110: nothing was sent before, so that there is room, and neither call waits.
@@ -633,7 +644,6 @@ mod tests {
             plans: Vec::new(),
             worker: Some("/bin/sleep".into()),
             watcher,
-            report: Arc::new(|_| ()),
         });
         (poll, slots.unwrap())
     }

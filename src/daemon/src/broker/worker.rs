@@ -1,5 +1,6 @@
 //! A worker as the broker has it: a process that it starts, watches and ends, and never waits for.
 
+use crate::log;
 use crate::worker::NAME;
 use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
@@ -42,9 +43,13 @@ impl Worker {
     ) -> io::Result<Worker> {
         // SLOT-105: all that this process has belongs to others.
         close_on_exec()?;
-        let child = Command::new(program)
-            .arg0(NAME)
-            .args([user.uid.to_string(), user.gid.to_string()])
+        let mut command = Command::new(program);
+        command.arg0(NAME).args([user.uid.to_string(), user.gid.to_string()]);
+        // It has the same standard error, and none of the environment.
+        if let Some((style, filter)) = log::begun() {
+            command.args([style.name().to_owned(), filter.to_string()]);
+        }
+        let child = command
             .env_clear()
             .stdin(Stdio::from(link.try_clone()?))
             .stdout(Stdio::null())
@@ -55,6 +60,11 @@ impl Worker {
             registry.register(&mut SourceFd(&fd), token, Interest::READABLE).is_ok()
         });
         Ok(Worker { child, user, since: now, _pidfd: watched })
+    }
+
+    /// Its process id.
+    pub(super) fn id(&self) -> u32 {
+        self.child.id()
     }
 
     /// Ends it, whatever it does.
@@ -82,7 +92,7 @@ impl Worker {
             (Some(code), None) if code != 0 => format!("has ended with exit code {code}"),
             _ => "has ended".to_owned(),
         };
-        format!("worker {} of user {} {how}", self.child.id(), self.user.uid)
+        format!("worker {} of user {} {how}", self.id(), self.user.uid)
     }
 }
 

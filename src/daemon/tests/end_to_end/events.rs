@@ -46,8 +46,8 @@ fn the_first_packet_in_rtr_is_told_once() {
     b.client.modify(&b.qp, rts).unwrap();
     b.post_recv(3, &[]);
     a.exchange(SEND, &[]);
-    assert_eq!(kinds(&b), []);
-    assert_eq!(kinds(&a), []);
+    assert_eq!(kinds(&b), Vec::<u32>::new());
+    assert_eq!(kinds(&a), Vec::<u32>::new());
 }
 
 #[test]
@@ -61,7 +61,7 @@ fn a_drained_send_queue_is_told_once_and_drains_until_then() {
     });
     to_state(&mut a, QpState::Sqd);
     assert!(query(&mut a).sq_draining);
-    assert_eq!(kinds(&a), []);
+    assert_eq!(kinds(&a), Vec::<u32>::new());
     b.post_recv(1, &[b.mr.sge(0, 64)]);
     a.cq.wait(1);
     assert!(!query(&mut a).sq_draining);
@@ -73,7 +73,7 @@ fn a_drained_send_queue_is_told_once_and_drains_until_then() {
     assert_eq!(a.cq.poll(), []);
     to_state(&mut a, QpState::Rts);
     assert_eq!(a.cq.wait(1)[0].wr_id, 2);
-    assert_eq!(kinds(&a), []);
+    assert_eq!(kinds(&a), Vec::<u32>::new());
 }
 
 #[test]
@@ -91,7 +91,7 @@ fn an_error_of_the_peer_is_told_once_at_the_responder() {
             (b.client.state(&b.qp) == QpState::Err).then_some(())
         });
         assert_eq!(kinds(&b), [kind]);
-        assert_eq!(kinds(&a), [], "the requester has its completion");
+        assert_eq!(kinds(&a), Vec::<u32>::new(), "the requester has its completion");
     }
 }
 

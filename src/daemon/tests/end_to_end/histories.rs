@@ -26,7 +26,7 @@ pub(crate) fn histories(client: &mut Client, of: HistorySubject) -> Vec<QpHistor
 }
 
 /// Connects an end to where nobody answers, and lets a SEND fail there.
-fn fail(end: &mut End) {
+pub(crate) fn fail(end: &mut End) {
     let [init, rtr, rts] = attrs(fresh_addr(), urxe_types::Qpn::new(0x11));
     let rts = QpAttr { timeout: Some(8), retry_cnt: Some(1), ..rts };
     for attr in [init, rtr, rts] {

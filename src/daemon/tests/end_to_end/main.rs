@@ -15,6 +15,7 @@ mod hostile;
 mod isolation;
 mod links;
 mod listing;
+mod logs;
 mod metrics;
 mod reload;
 mod rules;

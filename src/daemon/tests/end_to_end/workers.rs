@@ -116,16 +116,21 @@ impl Victims {
 }
 
 /// A `urxed` in a process of its own, and what it says.
-struct Urxed {
-    child: Running,
-    socket: PathBuf,
+pub(crate) struct Urxed {
+    pub(crate) child: Running,
+    pub(crate) socket: PathBuf,
     said: Arc<Mutex<Vec<String>>>,
 }
 
 impl Urxed {
     fn new() -> Urxed {
+        Urxed::with(&["--slots", "2", "--mode", "666"])
+    }
+
+    /// One with these options.
+    pub(crate) fn with(options: &[&str]) -> Urxed {
         let socket = fresh_path();
-        let (mut child, _) = urxed_with(&socket, &["--slots", "2", "--mode", "666"]);
+        let (mut child, _) = urxed_with(&socket, options);
         let said = Arc::new(Mutex::new(Vec::new()));
         let lines = BufReader::new(child.stderr.take().unwrap()).lines();
         let heard = Arc::clone(&said);
@@ -133,11 +138,14 @@ impl Urxed {
         Urxed { child, socket, said }
     }
 
-    /// Waits until it has said something.
-    fn says(&self, words: &str) {
-        eventually(words, || {
-            self.said.lock().unwrap().iter().any(|line| line.contains(words)).then_some(())
-        });
+    /// Waits until it has said something, and returns the line.
+    pub(crate) fn says(&self, words: &str) -> String {
+        eventually(words, || self.said().into_iter().find(|line| line.contains(words)))
+    }
+
+    /// The lines that it has said.
+    pub(crate) fn said(&self) -> Vec<String> {
+        self.said.lock().unwrap().clone()
     }
 }
 
@@ -401,7 +409,7 @@ fn without_a_program_for_it_other_users_are_served_by_threads_of_their_own() {
         let daemon = start_with(1, |config| config.worker.clone_from(&nothing));
         let uid = fresh_uid();
         let mut other = end_of(daemon.socket(), uid, Kind::Shared);
-        assert_eq!(workers_of(uid), []);
+        assert_eq!(workers_of(uid), Vec::<i32>::new());
         let mut own = End::new(&daemon, 0, Kind::Shared, 4096);
         let slots = [&own, &other].map(|end| SlotId::named_by(end.qp.created.qpn));
         assert_ne!(slots[0], slots[1]);
@@ -419,7 +427,7 @@ fn where_there_is_one_slot_it_serves_the_programs_of_all_users() {
     let uid = fresh_uid();
     let mut other = end_of(daemon.socket(), uid, Kind::Shared);
     let mut own = End::new(&daemon, 0, Kind::Shared, 4096);
-    assert_eq!(workers_of(uid), []);
+    assert_eq!(workers_of(uid), Vec::<i32>::new());
     let slots = [&own, &other].map(|end| SlotId::named_by(end.qp.created.qpn).index());
     assert_eq!(slots, [1, 1]);
     connect(&mut own, &mut other);

@@ -8,22 +8,32 @@ const MOST: usize = 64;
 
 /// The QPs that failed last, oldest first.
 #[derive(Debug, Default)]
-pub(crate) struct Failures(VecDeque<Qpn>);
+pub(crate) struct Failures {
+    last: VecDeque<Qpn>,
+    /// All that were ever noted.
+    count: u64,
+}
 
 impl Failures {
     /// Takes note of one that has just failed.
     pub(crate) fn note(&mut self, qpn: Qpn) {
         // HISTORY-005
-        self.0.retain(|&noted| noted != qpn);
-        if self.0.len() >= MOST {
-            self.0.pop_front();
+        self.last.retain(|&noted| noted != qpn);
+        if self.last.len() >= MOST {
+            self.last.pop_front();
         }
-        self.0.push_back(qpn);
+        self.last.push_back(qpn);
+        self.count += 1;
     }
 
     /// Those that are remembered. Some may be gone.
     pub(super) fn iter(&self) -> impl Iterator<Item = Qpn> + '_ {
-        self.0.iter().copied()
+        self.last.iter().copied()
+    }
+
+    /// How often any has failed.
+    pub(super) fn count(&self) -> u64 {
+        self.count
     }
 }
 
@@ -41,5 +51,6 @@ mod tests {
         let noted: Vec<u32> = failures.iter().map(Qpn::get).collect();
         assert_eq!(noted.len(), MOST);
         assert_eq!(noted[MOST - 3..], [998, 999, 7]);
+        assert_eq!(failures.count(), 2000);
     }
 }

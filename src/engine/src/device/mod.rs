@@ -196,6 +196,11 @@ impl Device {
         self.tables.failures.iter()
     }
 
+    /// How often a QP of the device has failed.
+    pub fn qp_failures(&self) -> u64 {
+        self.tables.failures.count()
+    }
+
     /// The ways to peers that are known, in no particular order; those that no QP goes any more
     /// are kept for a while.
     pub fn paths(&self) -> impl Iterator<Item = PathInfo> + '_ {

@@ -14,7 +14,7 @@ use urxe_shm::control::{
     CaptureSpec, ControlError, Cursor, HistoryPage, HistorySubject, PathPage, QpStats, Reply,
     Request, ResourceKind, ResourcePage,
 };
-use urxe_types::{PathMtu, Qpn};
+use urxe_types::{PathMtu, QpState, Qpn};
 
 /// What the broker tells a slot.
 #[derive(Debug, Serialize, Deserialize)]
@@ -67,6 +67,20 @@ pub enum ToBroker {
     Here,
     /// The answer to a [`ToSlot::Question`].
     Found { number: u64, found: Found },
+    /// Something that a program has done or met, for the daemon's log; so many more of this kind
+    /// were left out before.
+    Log { session: u64, what: Logged, unlogged: u64 },
+}
+
+/// What a slot has to say of a program for the log.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Logged {
+    /// It has opened a device.
+    Opened { device: usize },
+    /// Its request was refused.
+    Refused(ControlError),
+    /// A QP of it has failed, and went to this state.
+    QpFailed { device: usize, qpn: Qpn, state: QpState, cause: u32, sentence: String },
 }
 
 /// What a slot has to know of itself in the beginning.

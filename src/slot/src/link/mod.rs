@@ -8,8 +8,8 @@
 mod messages;
 
 pub use messages::{
-    Counts, DeviceBeginning, DeviceState, Found, LinkState, SlotBeginning, Subject, ToBroker,
-    ToSlot, Viewer,
+    Counts, DeviceBeginning, DeviceState, Found, LinkState, Logged, SlotBeginning, Subject,
+    ToBroker, ToSlot, Viewer,
 };
 
 use crate::limits::{LINK_TIMEOUT, MAX_LINK_BACKLOG};

@@ -3,6 +3,7 @@
 use super::{Refusal, device_full, refuse};
 use crate::device::SlotDevice;
 use crate::limits;
+use crate::log;
 use crate::objects::Object;
 use crate::refusal::find_device;
 use crate::session::{Answer, Session, SlotCtx};
@@ -74,6 +75,7 @@ pub(super) fn open_device(
     let async_events = nic.create_async_channel(pipe, PORT.into(), handle);
     let async_events = async_events.map_err(|_| device_full("event pipes"))?;
     session.objects.insert(handle, Context { handle, device, async_events });
+    log::opened(ctx, session, device);
     let reply = Reply::Context(ContextHandle(handle));
     Ok(Answer::Reply { reply, fds: vec![read_end] })
 }

@@ -4,7 +4,8 @@ use super::EventLoop;
 use crate::broker::admission::Newcomer;
 use crate::broker::sessions::Session;
 use crate::broker::worker::User;
-use crate::limits::{ACCEPT_PAUSE, ACCEPTS_PER_TURN};
+use crate::limits::{ACCEPT_PAUSE, ACCEPTS_PER_TURN, HELLO_TIMEOUT};
+use crate::log::SESSION;
 use rustix::process::geteuid;
 use std::os::fd::OwnedFd;
 use std::time::Instant;
@@ -67,8 +68,8 @@ impl EventLoop {
 
     fn refuse(&mut self, socket: OwnedFd, reason: Option<&ControlError>) {
         self.ctx.counters.sessions_refused += 1;
-        if let Some(reason) = reason.filter(|_| self.admission.is_to_be_said(self.ctx.now)) {
-            self.slots.report(&format!("a program is refused: {}", reason.message));
+        if let (Some(reason), Ok(Peer { uid, .. })) = (reason, Peer::of(&socket)) {
+            tracing::warn!(target: SESSION, uid, "a program is refused: {}", reason.message);
         }
         self.slots.refuse(socket, reason);
     }
@@ -109,6 +110,15 @@ impl EventLoop {
         }
         // SHARE-103
         self.ctx.counters.sessions_silent += 1;
+        let (pid, uid) = (session.pid, session.program.uid);
+        tracing::info!(
+            target: SESSION,
+            uid,
+            pid,
+            "process {pid} of user {uid} has connected and not said who it is in {} seconds: its \
+             connection ends",
+            HELLO_TIMEOUT.as_secs()
+        );
         let message = ToSlot::EndSession { session: number };
         self.slots.send(self.ctx.now, session.slot, message, Vec::new());
     }

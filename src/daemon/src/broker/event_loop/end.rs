@@ -1,6 +1,7 @@
 //! When the daemon ends: told to, at once or after its programs, or by itself.
 
 use super::EventLoop;
+use crate::log::DAEMON;
 use mio::unix::SourceFd;
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::{Duration, Instant};
@@ -38,11 +39,12 @@ impl EventLoop {
             let fd = listener.as_fd().as_raw_fd();
             let _ = self.poll.registry().deregister(&mut SourceFd(&fd));
         }
-        self.slots.report(&format!(
+        tracing::info!(
+            target: DAEMON,
             "ending, as soon as {} programs are gone or in {} seconds; at once if told again",
             self.open_sessions,
             drain.as_secs()
-        ));
+        );
         true
     }
 }

@@ -5,6 +5,7 @@ use super::Slots;
 use crate::broker::device::RdmaDevice;
 use crate::broker::slot_entry::{HostingProgram, Runner};
 use crate::limits::{MAX_HOSTED_SLOTS, SLOT_REST};
+use crate::log::SLOT;
 use mio::Interest;
 use mio::unix::SourceFd;
 use rustix::io::Errno;
@@ -44,7 +45,10 @@ impl Slots {
             return Err(refuse(Errno::NOSPC, sentence));
         };
         match self.try_host(now, slot, devices) {
-            Ok(link) => Ok((slot, link)),
+            Ok(link) => {
+                tracing::info!(target: SLOT, slot, "slot {slot} has started, in a program");
+                Ok((slot, link))
+            }
             Err(error) => {
                 if self.is_running(slot) {
                     self.failed.push(slot);
