@@ -122,7 +122,7 @@ fn a_packet_that_no_qp_has_ends_no_batch_of_another() {
 }
 
 #[test]
-fn what_comes_from_an_address_of_our_own_by_another_port_than_ours_is_dropped() {
+fn packets_from_an_address_of_our_own_by_another_port_than_ours_are_dropped() {
     let mut t = Script::new();
     t.device.set_guarded_addrs([PEER].into());
     let forged = Flow { src_port: 0xc000, ..flow(PEER, LOCAL) };
