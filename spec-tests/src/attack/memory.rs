@@ -274,13 +274,13 @@ fn unanswered_memory(setting: &Setting, ready: &mut dyn FnMut()) -> Result {
     let mut pair = program.connected_pair(setting.addrs[0], CAPS)?;
     let mapping = Mapping::new(mount.open()?, 0, 4096)?;
     mount.stop_answering();
+    ready();
     let none = create_memfd("none", 4096)?;
     let addr = mapping.base().addr().get() as u64;
     let target =
         program.register(&none, addr, 4096, Backing::Process { why: WhyCopied::NotAsked })?;
     let (source, _source) = program.shared_mr(4096)?;
     program.write(&mut pair[0], &source, &target, 0, 4096);
-    ready();
     wait()
 }
 

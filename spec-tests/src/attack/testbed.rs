@@ -295,11 +295,15 @@ impl Testbed {
             // A user who has made its worker useless has another when this one is gone.
             kill_worker_of(self.daemon.child.id(), ATTACKER);
         }
-        let mut seen = users.iter().zip(idle.into_iter().zip(attacked)).map(|(user, seen)| {
+        let seen = users.iter().zip(idle.into_iter().zip(attacked)).map(|(user, seen)| {
             let (idle, attacked) = seen;
             (*user, Seen { idle: idle.unwrap_or_default(), attacked })
         });
-        let mut of_user = |user| seen.find(|(of, _)| *of == user).map(|(_, seen)| seen);
+        let mut seen: Vec<_> = seen.collect();
+        let mut of_user = |user| {
+            let at = seen.iter().position(|(of, _)| *of == user)?;
+            Some(seen.swap_remove(at).1)
+        };
         Ok(Row {
             attack: attack.name,
             found: attack.found,

@@ -68,6 +68,7 @@ impl NodeConfig {
             source_ports: SourcePorts::All,
             active_mtu: PathMtu::Mtu4096,
             local_addrs: BTreeSet::new(),
+            guarded_addrs: BTreeSet::new(),
             slot: Slot::ALONE,
             seed: self.seed,
             min_probe: self.min_probe,

@@ -68,6 +68,10 @@ pub struct DeviceConfig {
     /// Addresses of this machine that are not the device's own. What goes to these and to its own
     /// never leaves the machine, so that every path MTU is carried there.
     pub local_addrs: BTreeSet<IpAddr>,
+    /// Addresses from which nobody sends but this device and others that are driven together with
+    /// it, its own among them: packets between these leave from UDP port 4791, which nobody else has
+    /// there, and what comes from one of them by another port is forged.
+    pub guarded_addrs: BTreeSet<IpAddr>,
     /// Which QPNs are its own: those of one slot of a device of several.
     pub slot: Slot,
     /// Seed of keys and QPNs: unpredictable in the daemon, fixed in a simulation.
@@ -87,9 +91,8 @@ impl DeviceConfig {
 
     /// The UDP source port of a flow to this address that would have the port `wanted`.
     pub(crate) fn source_port(&self, dst: IpAddr, wanted: u16) -> u16 {
-        // HOSTILE-010: nothing spreads flows within a machine, and this port nobody else has. A
-        // group may have members here.
-        match dst.is_multicast() || self.is_local(dst) {
+        // HOSTILE-010: nothing spreads flows within a machine. A group may have members here.
+        match dst.is_multicast() || self.guarded_addrs.contains(&dst) {
             true => ROCE_PORT,
             false => self.source_ports.of_flow(wanted),
         }

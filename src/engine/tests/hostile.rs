@@ -122,7 +122,7 @@ fn a_packet_that_no_qp_has_ends_no_batch_of_another() {
 }
 
 #[test]
-fn what_comes_from_an_address_of_our_own_by_another_port_than_ours_is_dropped() {
+fn packets_from_an_address_of_our_own_by_another_port_than_ours_are_dropped() {
     let mut t = Script::new();
     t.device.set_guarded_addrs([PEER].into());
     let forged = Flow { src_port: 0xc000, ..flow(PEER, LOCAL) };
@@ -151,11 +151,13 @@ fn what_comes_from_an_address_of_our_own_by_another_port_than_ours_is_dropped() 
 }
 
 #[test]
-fn packets_to_this_machine_leave_from_the_port_that_nobody_else_has() {
+fn packets_between_guarded_addresses_leave_from_the_port_that_nobody_else_has() {
     let mut t = Script::in_reset();
-    t.device.set_local_addrs([PEER].into());
+    t.device.set_guarded_addrs([PEER].into());
     t.connect(&usual());
-    t.receive(&[write(&t, 100)]);
+    let from_there = Flow { src_port: ROCE_PORT, ..flow(PEER, LOCAL) };
+    t.receive_along(&from_there, &write(&t, 100));
+    t.device.end_of_batch(t.now, &mut t.program);
     assert_eq!(t.next_sent().0.src_port, ROCE_PORT);
     let mut elsewhere = Script::new();
     elsewhere.receive(&[write(&t, 100)]);

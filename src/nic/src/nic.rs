@@ -81,6 +81,7 @@ impl Nic {
             source_ports: caps.source_ports,
             active_mtu: config.active_mtu,
             local_addrs: BTreeSet::new(),
+            guarded_addrs: BTreeSet::new(),
             slot: config.slot,
             seed: config.seed,
             min_probe: MIN_PROBE,

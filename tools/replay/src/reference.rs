@@ -91,6 +91,7 @@ impl ReferenceHost {
             source_ports: SourcePorts::All,
             active_mtu: PathMtu::Mtu4096,
             local_addrs: BTreeSet::new(),
+            guarded_addrs: BTreeSet::new(),
             slot: Slot::ALONE,
             seed: 1,
             min_probe: Duration::from_millis(1),

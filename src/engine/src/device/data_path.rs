@@ -56,7 +56,9 @@ impl Device {
             return Err(Counter::DropTooShort);
         }
         // HOSTILE-010, COUNT-020
-        if outer.flow.src_port != ROCE_PORT && self.guarded_addrs.contains(&outer.flow.src) {
+        if outer.flow.src_port != ROCE_PORT
+            && self.tables.config.guarded_addrs.contains(&outer.flow.src)
+        {
             return Err(Counter::DropForgedLocal);
         }
         // COUNT-001

@@ -74,8 +74,6 @@ pub struct Device {
     qps: IntMap<Box<Scheduled>>,
     qpns: QpnSequence,
     schedule: Schedule,
-    /// Addresses from which packets come from port 4791 only.
-    guarded_addrs: BTreeSet<IpAddr>,
     /// The QP whose writes the host was not yet told to make visible.
     unsynced: Option<Qpn>,
     /// Which datagrams of the last batch are whose, if that is asked for.
@@ -111,7 +109,6 @@ impl Device {
             qps: IntMap::default(),
             qpns,
             schedule: Schedule::default(),
-            guarded_addrs: BTreeSet::new(),
             unsynced: None,
             senders: None,
         }
@@ -143,9 +140,9 @@ impl Device {
     }
 
     /// Changes from which addresses nobody sends but this device and others that are driven
-    /// together with it: what comes from there by another port than theirs is forged.
+    /// together with it. QPs that are connected already keep the source port that they have.
     pub fn set_guarded_addrs(&mut self, guarded_addrs: BTreeSet<IpAddr>) {
-        self.guarded_addrs = guarded_addrs;
+        self.tables.config.guarded_addrs = guarded_addrs;
     }
 
     /// Says how full the buffer is from which packets come, from 0 to 1. As long as it is fuller

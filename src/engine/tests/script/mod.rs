@@ -469,6 +469,7 @@ impl Script {
             source_ports: SourcePorts::All,
             active_mtu: PathMtu::Mtu1024,
             local_addrs: BTreeSet::new(),
+            guarded_addrs: BTreeSet::new(),
             slot,
             seed: 1,
             min_probe,
