@@ -23,7 +23,7 @@ until_so() {
     done
 }
 
-# So many lines of the state are there, e.g. `told 2 READY=1`.
+# Whether so many lines of the state begin so.
 told() {
     [ "$(grep -c "^$2" /tmp/state)" -ge "$1" ]
 }
@@ -66,7 +66,7 @@ flow() {
     # The first ones may find nobody who listens.
     (until ask "-D $1" || grep -q 'urxed of' /tmp/client; do sleep 0.2; done; tail -n 1 /tmp/client) &
     client=$!
-    until_so "[ \"\$(URXE_SOCKET=$at urxe res qp | grep -c RTS)\" -ge 2 ]"
+    until_so "[ \"\$(URXE_SOCKET=$at urxe res qp | grep -c 'RT[RS]')\" -ge 2 ]"
 }
 
 write
@@ -108,7 +108,8 @@ echo 'restart, with too little time:'
 sed -i 's/^drain = .*/drain = 1/' /etc/urxe/urxed.toml
 kill -HUP $manager
 until_so 'told 5 READY=1'
-flow 600
+# Both write: who neither posts nor polls, as the server of one direction, is told nothing.
+flow '600 -b'
 kill -USR1 $manager
 if wait $server; then fail 'the server noticed nothing'; fi
 wait $client
