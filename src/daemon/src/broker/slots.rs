@@ -541,6 +541,9 @@ impl Slots {
     fn drop_link(&mut self, now: Instant, slot: usize, devices: &mut [RdmaDevice]) -> bool {
         let entry = &mut self.entries[slot];
         let Some(link) = entry.link.take() else { return false };
+        if let Some(Runner::Program(_)) = entry.runner {
+            tracing::info!(target: SLOT, slot, "slot {slot} has ended, in a program");
+        }
         entry.let_program_go();
         (entry.sessions, entry.user) = (0, None);
         (entry.asked_since, entry.idle_since) = (None, None);
