@@ -338,8 +338,8 @@ pub enum ConfigError {
     /// Not what can be logged.
     #[error(
         "log {0:?}: expected off, error, warn, info or debug, or a comma list of one of these and \
-         of SUBJECT=LEVEL, such as info,slot=debug; subjects are daemon, session, request, qp, slot \
-         and device"
+         of SUBJECT=LEVEL, such as info,slot=debug; subjects are daemon, session, request, qp, \
+         slot and device"
     )]
     Log(String),
     /// Not a set of permissions.

@@ -1,10 +1,10 @@
 //! A worker: a slot in a process of its own, for the programs of one user.
 //!
 //! The broker executes its own program again under the name [`NAME`], with the number of the user
-//! and of the group, how it is to log, and its end of the link as standard input. The process becomes that user's as
-//! far as the broker may do so, gives up every right that it does not need, and serves
-//! ([`urxe_slot::serve`]). Nothing of the user's is executed in it, and the user cannot look into
-//! it.
+//! and of the group, how it is to log, and its end of the link as standard input. The process
+//! becomes that user's as far as the broker may do so, gives up every right that it does not need,
+//! and serves ([`urxe_slot::serve`]). Nothing of the user's is executed in it, and the user cannot
+//! look into it.
 
 use crate::log::{self, SLOT, Style};
 use rustix::io::Errno;

@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_again_and_again_is_logged_some_times_and_then_at_intervals() {
+    fn a_kind_is_logged_some_times_at_once_and_then_at_intervals() {
         let (mut limit, start) = (RateLimit::default(), Instant::now());
         let burst = BURST as usize;
         assert_eq!(admitted(&mut limit, start, 7, 10_000), (burst, 0));
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_left_out_is_told_too() {
+    fn events_that_were_left_out_elsewhere_are_told_too() {
         let (mut limit, now) = (RateLimit::default(), Instant::now());
         assert_eq!(limit.admit(now, 7, 5), Some(5));
         admitted(&mut limit, now, 7, BURST - 1);

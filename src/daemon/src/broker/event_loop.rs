@@ -19,9 +19,8 @@ use super::slots::{DevicePlan, Slots, SlotsBeginning, Watcher};
 use super::snapshot::{Asker, Snapshots};
 use super::sysfs::Sysfs;
 use crate::config::SocketMode;
-use crate::log::DEVICE;
 use crate::slot_plan::SlotPlan;
-use logged::{log_begin, log_changes, log_end};
+use logged::{log_begin, log_changes, log_end, log_failed_port};
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Waker};
 use std::collections::{BTreeMap, VecDeque};
@@ -336,13 +335,7 @@ impl EventLoop {
         };
         if !std::mem::replace(&mut device.has_failed, true) {
             device.counters.broker_ports_failed += 1;
-            tracing::error!(
-                target: DEVICE,
-                device = device.name.as_str(),
-                "no connection can be made over {} any more, because its port of QP1 failed: \
-                 {error}; connections that there are go on",
-                device.name
-            );
+            log_failed_port(device, &error);
         }
         None
     }
@@ -407,9 +400,7 @@ impl EventLoop {
                     self.ctx.cm.on_data(self.ctx.now, device, entry, qpn);
                 }
             }
-            ToBroker::Log { session, what, unlogged } => {
-                self.log_what_a_slot_says(slot, session, what, unlogged);
-            }
+            ToBroker::Log { session, what, unlogged } => self.log(slot, session, what, unlogged),
             // That it has said anything is enough.
             ToBroker::Here => {}
             ToBroker::Found { number, found } => {

@@ -5,6 +5,7 @@
 //! while that user has programs, and is a [`Worker`], or a thread where there can be no worker.
 
 mod hosted;
+mod logged;
 mod served;
 
 use super::device::{AddressChange, RdmaDevice};
@@ -13,6 +14,7 @@ use super::worker::{User, Worker};
 use crate::limits::{ANSWER_TIMEOUT, MAX_MAPPED_MRS_OF_ALL, MAX_WORKERS_LEFT, START_PAUSE};
 use crate::log::SLOT;
 use crate::slot_plan::SlotPlan;
+use logged::{log_end, log_loss, log_start};
 use mio::unix::SourceFd;
 use mio::{Registry, Token};
 use rustix::io::Errno;
@@ -224,19 +226,7 @@ impl Slots {
     ) -> io::Result<()> {
         let (link, other) = self.open_link(slot)?;
         let runner = self.run(now, slot, user, other)?;
-        match (&runner, user) {
-            (Runner::Worker { worker, .. }, Some(User { uid, .. })) => {
-                let pid = worker.id();
-                tracing::info!(
-                    target: SLOT,
-                    slot,
-                    uid,
-                    pid,
-                    "worker {pid} of user {uid} has started, as slot {slot}"
-                );
-            }
-            _ => tracing::info!(target: SLOT, slot, "slot {slot} has started, in a thread"),
-        }
+        log_start(slot, &runner, user);
         self.begin(now, slot, user, (link, runner), devices)
     }
 
@@ -477,21 +467,13 @@ impl Slots {
             entry.runner = None;
             // SLOT-106
             if why == Why::Failed {
-                tracing::error!(
-                    target: SLOT,
-                    slot,
-                    uid = user,
-                    "{}; its programs have lost their devices, and the next ones start it again",
-                    end.how
-                );
+                log_loss(slot, user, &end);
                 // Whoever ends workers on purpose does not keep the broker busy with starting them.
                 if now < since + START_PAUSE {
                     self.pause(now, user);
                 }
-            } else if why == Why::Idle && end.is_failure {
-                tracing::error!(target: SLOT, slot, uid = user, "{}", end.how);
             } else {
-                tracing::info!(target: SLOT, slot, uid = user, "{}", end.how);
+                log_end(slot, user, &end, why == Why::Idle && end.is_failure);
             }
             if self.is_running(slot) {
                 self.has_failed_with(slot);
@@ -541,6 +523,9 @@ impl Slots {
     fn drop_link(&mut self, now: Instant, slot: usize, devices: &mut [RdmaDevice]) -> bool {
         let entry = &mut self.entries[slot];
         let Some(link) = entry.link.take() else { return false };
+        if let Some(Runner::Program(_)) = entry.runner {
+            tracing::info!(target: SLOT, slot, "slot {slot} has ended, in a program");
+        }
         entry.let_program_go();
         (entry.sessions, entry.user) = (0, None);
         (entry.asked_since, entry.idle_since) = (None, None);

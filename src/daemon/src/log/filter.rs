@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_level_or_subject_is_an_error_that_names_those_that_are() {
+    fn an_error_names_the_levels_and_subjects_that_there_are() {
         for wrong in ["", "loud", "INFO", "info,", "slots=info", "slot=", "=info", "slot=debug=1"] {
             let error = wrong.parse::<LogFilter>().unwrap_err().to_string();
             assert!(error.starts_with(&format!("log {wrong:?}: expected off, error,")), "{error}");

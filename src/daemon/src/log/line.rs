@@ -183,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_program_has_named_is_one_line_of_text_and_no_more() {
+    fn a_name_that_a_program_gives_is_one_line_of_text_and_no_more() {
         let hostile =
             "x\x1b[2J\x1b]0;owned\x07\r\nurxed: ready\0\u{9b}31m\u{202e}txt\u{2028}\u{feff}";
         let shown = plain(hostile);

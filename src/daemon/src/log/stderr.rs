@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 /// How long a line waits for who reads them. Then lines are lost until some are read, rather than
 /// that the daemon stands still.
-const PATIENCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+const WAIT: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
 /// Where lines go.
 pub(super) trait Sink: Send + Sync + 'static {
@@ -23,16 +23,16 @@ pub(super) struct Stderr {
 impl Sink for Stderr {
     fn write(&self, line: &str, told: &dyn Fn(u64) -> String) {
         let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
-        let patience = if *lost == 0 { PATIENCE } else { Timespec::default() };
+        let wait = if *lost == 0 { WAIT } else { Timespec::default() };
         // LOG-006
-        if !takes_a_line(&patience) {
+        if !takes_a_line(&wait) {
             *lost += 1;
             return;
         }
         if *lost > 0 {
             write_all(told(*lost).as_bytes());
             *lost = 0;
-            if !takes_a_line(&PATIENCE) {
+            if !takes_a_line(&WAIT) {
                 *lost += 1;
                 return;
             }
@@ -42,10 +42,10 @@ impl Sink for Stderr {
 }
 
 /// Whether a line can be written without waiting.
-fn takes_a_line(patience: &Timespec) -> bool {
+fn takes_a_line(wait: &Timespec) -> bool {
     let stderr = rustix::stdio::stderr();
     let mut stderr = [PollFd::new(&stderr, PollFlags::OUT)];
-    match poll(&mut stderr, Some(patience)) {
+    match poll(&mut stderr, Some(wait)) {
         // An error of it is found by writing.
         Ok(ready) => ready > 0,
         Err(_) => true,

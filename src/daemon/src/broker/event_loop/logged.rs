@@ -5,19 +5,14 @@ use crate::broker::device::{AddressChange, RdmaDevice};
 use crate::broker::sessions::Session;
 use crate::log::{DEVICE, QP, REQUEST, SESSION};
 use rustix::io::Errno;
+use std::io;
 use urxe_nic::PortEvent;
 use urxe_shm::control::{ControlError, errnos};
 use urxe_slot::link::Logged;
 
 impl EventLoop {
     /// Logs what a slot says of a program.
-    pub(super) fn log_what_a_slot_says(
-        &mut self,
-        slot: usize,
-        session: u64,
-        what: Logged,
-        unlogged: u64,
-    ) {
+    pub(super) fn log(&mut self, slot: usize, session: u64, what: Logged, unlogged: u64) {
         // LOG-003
         let Some(session) = self.session_of(slot, session) else { return };
         let (pid, program) = (session.pid, session.program.clone());
@@ -113,6 +108,17 @@ pub(super) fn log_end(session: &Session) {
             "process {pid} of user {uid} is gone, and has not said who it is"
         );
     }
+}
+
+/// Logs that the port of QP1 of a device is of no use any more.
+pub(super) fn log_failed_port(device: &RdmaDevice, error: &io::Error) {
+    let name = device.name.as_str();
+    tracing::error!(
+        target: DEVICE,
+        device = name,
+        "no connection can be made over {name} any more, because its port of QP1 failed: {error}; \
+         connections that there are go on"
+    );
 }
 
 /// Logs what has changed of a device.

@@ -2,10 +2,10 @@
 //! is not one of the daemon's own threads.
 
 use super::Slots;
+use super::logged::log_start;
 use crate::broker::device::RdmaDevice;
 use crate::broker::slot_entry::{HostingProgram, Runner};
 use crate::limits::{MAX_HOSTED_SLOTS, SLOT_REST};
-use crate::log::SLOT;
 use mio::Interest;
 use mio::unix::SourceFd;
 use rustix::io::Errno;
@@ -45,10 +45,7 @@ impl Slots {
             return Err(refuse(Errno::NOSPC, sentence));
         };
         match self.try_host(now, slot, devices) {
-            Ok(link) => {
-                tracing::info!(target: SLOT, slot, "slot {slot} has started, in a program");
-                Ok((slot, link))
-            }
+            Ok(link) => Ok((slot, link)),
             Err(error) => {
                 if self.is_running(slot) {
                     self.failed.push(slot);
@@ -67,6 +64,7 @@ impl Slots {
         let (link, other) = self.open_link(slot)?;
         let link = link.with_backlog(MAX_HOSTED_BACKLOG);
         let runner = Runner::Program(HostingProgram::new(&link)?);
+        log_start(slot, &runner, None);
         self.begin(now, slot, None, (link, runner), devices)?;
         Ok(other)
     }
