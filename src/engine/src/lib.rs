@@ -70,7 +70,7 @@ pub use cause::Cause;
 pub use counters::{Counter, Counters};
 pub use device::{
     AhError, CreateQpError, CreateSrqError, DestroySrqError, Device, McastError, ModifySrqError,
-    Sender, SrqInfo,
+    Repeat, Sender, SrqInfo,
 };
 pub use flow::FlowError;
 pub use host::{AsyncEvent, AtomicOp, CqOverrun, Host, MemoryFault, Taken};
