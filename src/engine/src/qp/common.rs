@@ -197,12 +197,14 @@ impl<'a, H> Cx<'a, H> {
         self.qp.counters.add(counter, amount);
         // COUNT-012
         self.device_counters.add(counter, amount);
-        self.qp.history.count(self.now, counter, amount);
+        let Common { history, counters, .. } = &mut *self.qp;
+        history.count(self.now, counters, counter, amount);
     }
 
     /// Counts a packet that belongs to this QP.
     pub(super) fn count_received(&mut self, outer: &Outer, packet: &Packet<'_>) {
-        self.qp.history.hear(self.now);
+        let Common { history, counters, .. } = &mut *self.qp;
+        history.hear(self.now, counters);
         self.count(Counter::ReceivedPackets, 1);
         self.count(Counter::ReceivedBytes, packet.payload.len() as u64);
         let is_marked = ecn::is_marked(outer.flow.traffic_class)
@@ -243,7 +245,8 @@ impl<'a, H> Cx<'a, H> {
             }
             None => Happening::Modified(state),
         };
-        self.qp.history.record(self.now, what, 1);
+        let Common { history, counters, .. } = &mut *self.qp;
+        history.record(self.now, counters, what, 1);
     }
 
     /// Takes note of what came of something.
