@@ -2,6 +2,7 @@
 
 mod model;
 mod screen;
+mod svg;
 
 use crate::cli::DaemonArguments;
 use crate::error::Error;
@@ -12,6 +13,7 @@ use model::{Key, Look, Rates, Top};
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use std::io::{IsTerminal, stdout};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
@@ -25,6 +27,8 @@ Examples:
       What the queue pairs of one program do within a second, as a table.
   urxe top --json --interval 5
       The same of all, as one JSON object.
+  urxe top --svg top.svg
+      A picture of what the terminal would show.
 
 Keys:
   up, down, page up, page down   select a queue pair
@@ -64,6 +68,10 @@ pub(crate) struct Arguments {
     /// The same as one JSON object.
     #[arg(long)]
     json: bool,
+
+    /// Draw what a terminal would show of it into a file, and end.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["once", "json"])]
+    svg: Option<PathBuf>,
 }
 
 /// Reads an interval.
@@ -79,10 +87,16 @@ fn interval(text: &str) -> Result<Duration, String> {
 /// Looks at the daemon again and again, or twice.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
     let mut client = StatClient::connect(&arguments.daemon)?;
-    if arguments.once || arguments.json {
+    if arguments.once || arguments.json || arguments.svg.is_some() {
         let before = Look::take(&mut client)?;
         sleep(arguments.interval);
         let mut rates = Rates::between(&before, &Look::take(&mut client)?);
+        if let Some(path) = &arguments.svg {
+            let mut top = Top::new(arguments.filter.clone());
+            top.update(rates);
+            let written = std::fs::write(path, svg::picture(&mut top));
+            return written.map_err(Error::system(path.display().to_string()));
+        }
         rates.retain(&arguments.filter);
         return output::print(arguments.json, &rates);
     }

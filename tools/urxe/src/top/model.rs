@@ -169,6 +169,11 @@ impl Device {
     }
 }
 
+/// Gbit/s, of which one among very many queue pairs has little.
+pub(super) fn gbit(value: f64) -> String {
+    if value == 0.0 || value >= 0.1 { format!("{value:.2}") } else { format!("{value:.5}") }
+}
+
 /// A column of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Column {
@@ -284,9 +289,9 @@ impl Column {
             Column::Program => row.program.clone(),
             Column::Peer => known(row.peer.map(|peer| peer.to_string())),
             Column::Messages => number(row.messages_per_s),
-            Column::Sent => format!("{:.2}", row.sent_gbit_s),
+            Column::Sent => gbit(row.sent_gbit_s),
             Column::Packets => number(row.received_packets_per_s),
-            Column::Received => format!("{:.2}", row.received_gbit_s),
+            Column::Received => gbit(row.received_gbit_s),
             Column::Repeats => number(row.repeats_per_s),
             Column::RoundTrip => known(row.round_trip_us.map(|us| format!("{us:.1}"))),
             Column::Window => known(row.window.map(units::count)),
@@ -426,14 +431,20 @@ impl Top {
 
     /// Beside the table: how much is shown, and what the user types.
     pub(super) fn status(&self) -> String {
-        let (shown, all) = (self.rows().len(), self.rates.qps.len());
+        let (rows, all) = (self.rows(), self.rates.qps.len());
+        let shown = rows.len();
+        let sum = |rate: fn(&Row) -> f64| gbit(rows.iter().map(|row| rate(row)).sum());
+        let (sent, received) = (sum(|row| row.sent_gbit_s), sum(|row| row.received_gbit_s));
         let filter = match (self.is_typing, self.filter.is_empty()) {
             (true, _) => format!("  /{}_", self.filter),
             (false, false) => format!("  with {:?}", self.filter),
             (false, true) => String::new(),
         };
         let seconds = self.rates.interval_s;
-        format!("{shown} of {all} queue pairs, in {seconds:.1} s{filter}")
+        format!(
+            "{shown} of {all} queue pairs in {seconds:.1} s: {sent} Gbit/s out, {received} \
+             in{filter}"
+        )
     }
 
     /// Does what a key asks for; `false` if that is to end.
@@ -557,6 +568,11 @@ mod tests {
                 assert!(sort.is_none_or(|sort| shown.contains(&sort)), "{room}: {shown:?}");
             }
         }
+    }
+
+    #[test]
+    fn a_small_rate_is_told_from_none() {
+        assert_eq!([0.0, 0.000_12, 0.5, 21.25].map(gbit), ["0.00", "0.00012", "0.50", "21.25"]);
     }
 
     #[test]

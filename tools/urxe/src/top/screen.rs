@@ -1,6 +1,6 @@
 //! What the user sees of it.
 
-use super::model::{Column, Row, Top};
+use super::model::{Column, Row, Top, gbit};
 use crate::table::Align;
 use ratatui::Frame;
 use ratatui::layout::{Alignment, Constraint, Layout, Rect};
@@ -27,7 +27,7 @@ pub(super) fn draw(top: &mut Top, frame: &mut Frame<'_>) {
         None => {
             let shown = all(top, frame, body);
             if shown < Column::ALL.len() {
-                status += &format!("  ({shown} of {} columns have room)", Column::ALL.len());
+                status += &format!("  ({shown} of {} columns)", Column::ALL.len());
             }
             HELP
         }
@@ -109,7 +109,7 @@ fn alone(row: &Row, plot: &[u64], frame: &mut Frame<'_>, area: Rect) {
         return;
     }
     let most = plot.iter().max().copied().unwrap_or(0) as f64 * 1e-6;
-    let title = format!("sent and received, at most {most:.2} Gbit/s");
+    let title = format!("sent and received, at most {} Gbit/s", gbit(most));
     let block = Block::bordered().title(title);
     // As much of the newest as there is room for.
     let room = usize::from(below.width.saturating_sub(2));
@@ -159,7 +159,10 @@ mod tests {
     #[test]
     fn the_table_has_a_line_for_each_queue_pair_the_busiest_first() {
         let shown = screen(&mut top(), 160, 8);
-        assert!(shown.contains("2 of 2 queue pairs, in 1.0 s"), "{shown}");
+        assert!(
+            shown.contains("2 of 2 queue pairs in 1.0 s: 21.75 Gbit/s out, 0.00 in"),
+            "{shown}"
+        );
         let (first, second) = (shown.find("0x000012").unwrap(), shown.find("0x000011").unwrap());
         assert!(first < second, "{shown}");
         for text in ["12,345", "21.25", "1,048,576", "held by", "q: end"] {
@@ -195,8 +198,8 @@ mod tests {
                 assert!(whole.contains(&figure), "{width}: {figure:?}: {shown}");
             }
         }
-        assert!(screen(&mut top, 80, 8).contains(" of 14 columns have room"));
-        assert!(!screen(&mut top, 160, 8).contains("have room"));
+        assert!(screen(&mut top, 80, 8).contains(" of 14 columns)"));
+        assert!(!screen(&mut top, 160, 8).contains(" of 14 columns)"));
     }
 
     #[test]
