@@ -505,7 +505,7 @@ fn with_repeats(t: &mut Script) -> Vec<(u32, Option<Counter>)> {
 }
 
 #[test]
-fn what_is_sent_again_is_told_with_what_made_it() {
+fn a_packet_that_is_sent_again_is_told_with_its_reason() {
     let mut t = with_a_peer_that_keeps();
     t.device.note_senders(true);
     let new: Vec<_> = (205..210).map(|psn| (psn, None)).collect();

@@ -1,5 +1,5 @@
-//! ICMP echo: whether packets of a length reach a host and come back, whatever its ports do, and with
-//! which traffic class.
+//! ICMP echo: whether packets of a length reach a host and come back, whatever its ports do, and
+//! with which traffic class.
 
 use crate::open;
 use crate::sys::{Receiver, option};
@@ -72,8 +72,8 @@ impl Echo {
         Ok(self.exchange(ip_len, timeout)?.is_some())
     }
 
-    /// The traffic class with which a packet comes back within `timeout` that is sent with this one;
-    /// `None`: none comes back. Whether a host answers with the class that it was asked with is its
+    /// The traffic class with which a packet comes back within `timeout` that is sent with this
+    /// one; `None`: none comes back. Whether a host answers with the class that it was asked with is its
     /// own affair; Linux does.
     ///
     /// # Errors

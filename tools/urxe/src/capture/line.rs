@@ -14,7 +14,7 @@ pub(super) struct Frames {
 }
 
 /// What is to be shown of a frame.
-pub(super) enum Shown<'a> {
+pub(super) enum FilePacket<'a> {
     /// A packet, and whether its ICRC is right.
     Packet { outer: &'a Outer, length: usize, decoded: Decoded, icrc: Verdict },
     /// Why it cannot be used.
@@ -27,7 +27,7 @@ impl Frames {
     }
 
     /// What is to be shown of a frame, if anything.
-    pub(super) fn shown<'a>(&mut self, frame: &'a Frame<'_>) -> Option<Shown<'a>> {
+    pub(super) fn shown<'a>(&mut self, frame: &'a Frame<'_>) -> Option<FilePacket<'a>> {
         match &frame.content {
             Content::Roce { outer, bytes } => {
                 let parsed = Packet::parse(bytes);
@@ -42,11 +42,11 @@ impl Frames {
                     Err(_) => Verdict::Exact,
                 };
                 let (length, decoded) = (bytes.len(), Decoded::of(parsed, bytes.len()));
-                may_be_shown.then_some(Shown::Packet { outer, length, decoded, icrc })
+                may_be_shown.then_some(FilePacket::Packet { outer, length, decoded, icrc })
             }
             Content::Unusable(reason) => {
                 let may_be_shown = self.filter.asks_for_no_header() && self.filter.peers.is_empty();
-                may_be_shown.then_some(Shown::Unusable(*reason))
+                may_be_shown.then_some(FilePacket::Unusable(*reason))
             }
             Content::Other => None,
         }
@@ -54,15 +54,15 @@ impl Frames {
 }
 
 /// The line of a frame.
-pub(super) fn line(frame: &Frame<'_>, shown: &Shown<'_>) -> String {
+pub(super) fn line(frame: &Frame<'_>, shown: &FilePacket<'_>) -> String {
     let time = TimeOfDay(frame.time);
     match shown {
-        Shown::Packet { outer, decoded, icrc, .. } => {
+        FilePacket::Packet { outer, decoded, icrc, .. } => {
             let Flow { src, dst, .. } = outer.flow;
             let wrong = if *icrc == Verdict::Bad { ", ICRC wrong" } else { "" };
             format!("{time} {src} > {dst} {decoded}{wrong}")
         }
-        Shown::Unusable(reason) => format!("{time} frame {}: {reason}", frame.number),
+        FilePacket::Unusable(reason) => format!("{time} frame {}: {reason}", frame.number),
     }
 }
 

@@ -34,17 +34,18 @@ extended headers say (virtual address, rkey and length; syndrome and MSN; immedi
 bytes of payload.
 
 Of the daemon, a line also has the device and whether the packet was sent or received. Of one that
-was received it says what the device made of it: accepted, duplicate, out of order, kept early, NAK
-sent, or dropped with the name of the counter, as urxe stat and urxe explain have it. Of one that was
-sent it says why: new; again, with what made the requester repeat it (ACK timeout; answer late, before
-the timeout; sequence NAK; selective ACK, of a urxe peer; RNR NAK; answer missing, while a later one
-came); answer (to a READ or atomic); acknowledgement, refusal (a NAK), notification (of congestion). An
-answer that was sent before is an answer all the same. So far as --fault drops packets, a packet that was to be sent is shown and one that was to be received is not.
-An ordinary user sees the packets of QPs of their own programs; root and the user that the daemon
-runs as see all, also those of QP1 and those that are for no QP. A terminal or a file that is slower
-than the packets holds nothing up: a line says how many were not captured. With --write the packets
-go to a pcapng file, with what became of them as comments; Wireshark and tshark can read it while it
-grows.
+was received it says what the device made of it: accepted, duplicate, out of order, kept early,
+NAK sent, or dropped with the name of the counter, as urxe stat and urxe explain have it. Of one
+that was sent it says why: new; again, with what made the requester repeat it (ACK timeout; answer
+late, before the timeout; sequence NAK; selective ACK, of a urxe peer; RNR NAK; answer missing,
+while a later one came); answer (to a READ or atomic); acknowledgement, refusal (a NAK),
+notification (of congestion). An answer that was sent before is an answer all the same. So far as
+--fault drops packets, a packet that was to be sent is shown and one that was to be received is
+not. An ordinary user sees the packets of QPs of their own programs; root and the user that the
+daemon runs as see all, also those of QP1 and those that are for no QP. A terminal or a file that
+is slower than the packets holds nothing up: a line says how many were not captured. With --write
+the packets go to a pcapng file, with what became of them as comments; Wireshark and tshark can
+read it while it grows.
 
 Of a file, a packet whose ICRC is wrong, and one that is no packet, says so at its end. It is one
 that urxe or urxed has written (--capture), or of another program: pcap and pcapng are read, of

@@ -1,7 +1,7 @@
 //! A packet as an object for programs. `JSON.md` has the keys.
 
 use super::decoded::{Decoded, Fields};
-use super::line::Shown;
+use super::line::FilePacket;
 use super::verdict::{Why, names, verdict};
 use serde::Serialize;
 use std::net::IpAddr;
@@ -106,16 +106,16 @@ impl<'a> Object<'a> {
 /// The line of JSON of a frame.
 pub(super) fn of_frame(
     frame: &Frame<'_>,
-    shown: &Shown<'_>,
+    shown: &FilePacket<'_>,
 ) -> Result<String, crate::error::Error> {
     let time_ns = u64::try_from(frame.time.as_nanos()).unwrap_or(u64::MAX);
     match shown {
-        Shown::Packet { outer, length, decoded, icrc } => {
+        FilePacket::Packet { outer, length, decoded, icrc } => {
             let known = Known::Filed { frame: frame.number, icrc_wrong: *icrc == Verdict::Bad };
             let object = Object::new(time_ns, &outer.flow, *length, decoded, known);
             crate::output::json_line(&object)
         }
-        Shown::Unusable(reason) => {
+        FilePacket::Unusable(reason) => {
             let error = reason.to_string();
             crate::output::json_line(&Unusable { time_ns, frame: frame.number, error })
         }

@@ -48,7 +48,7 @@ The peer may be urxe, kernel rxe or a NIC; no program has to run there. The step
   answers        whether the peer's connection manager answers (SIDR REQ on QP1), and how fast:
                  with the work of both daemons; `urxe perf send-lat` measures latency
   icrc           whether packets came whose ICRC is wrong
-  traffic-class  DSCP and ECN are kept, as an ICMP echo shows that comes back with those of its request
+  traffic-class  whether DSCP and ECN are kept: an ICMP echo comes back with those of its request
 
 The first packets are for QP0, which no RoCE device has; the peer drops and counts them.
 

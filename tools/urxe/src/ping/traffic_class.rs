@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_came_back_is_judged_and_what_it_does_not_tell_is_not_guessed() {
+    fn an_echo_is_judged_by_its_class_and_nothing_is_guessed() {
         let state = |class| judge(Ok(class)).state;
         assert_eq!(state(Some(SENT)), State::Ok);
         assert_eq!(state(Some(DSCP << 2 | 3)), State::Ok, "marked on the way");

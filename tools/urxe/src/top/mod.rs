@@ -39,9 +39,9 @@ Keys:
   q                              end
 
 The round trip, the window and what holds a queue pair are those of the path to its peer, which it
-shares with others of its slot and traffic class (urxe res path lists the paths); UC and UD have none,
-and ordinary users are not shown any. A narrow terminal shows fewer columns, that of the order in any
-case. Of WRITEs that go in parts, received packets tell more than messages would.";
+shares with others of its slot and traffic class (urxe res path lists the paths); UC and UD have
+none, and ordinary users are not shown any. A narrow terminal shows fewer columns, that of the
+order in any case. Of WRITEs that go in parts, received packets tell more than messages would.";
 
 /// How often it is looked whether a signal has come.
 const LOOK_FOR_SIGNALS: Duration = Duration::from_millis(100);

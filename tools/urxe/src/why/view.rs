@@ -368,9 +368,9 @@ impl fmt::Display for Failures {
     }
 }
 
-const NONE_FAILED: &str = "No QP that may be seen has failed lately. What is known of QPs goes with \
-     the part of the daemon that served them: it ends when its user's last program has, or with the \
-     program that runs it itself.";
+const NONE_FAILED: &str = "No QP that may be seen has failed lately. What is known of QPs goes with the part of the \
+     daemon that served them: it ends when its user's last program has, or with the program that \
+     runs it itself.";
 
 fn hex(number: u32) -> String {
     format!("{number:#08x}")
