@@ -113,4 +113,7 @@ pub struct QpInfo {
     pub sq_psn: Psn,
     /// The PSN expected next.
     pub rq_psn: Psn,
+    /// The place of its path among the [paths](crate::Device::paths), if it is RC and knows its
+    /// peer.
+    pub path: Option<u32>,
 }

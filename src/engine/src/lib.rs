@@ -70,7 +70,7 @@ pub use cause::Cause;
 pub use counters::{Counter, Counters};
 pub use device::{
     AhError, CreateQpError, CreateSrqError, DestroySrqError, Device, McastError, ModifySrqError,
-    Sender, SrqInfo,
+    Repeat, Sender, SrqInfo,
 };
 pub use flow::FlowError;
 pub use host::{AsyncEvent, AtomicOp, CqOverrun, Host, MemoryFault, Taken};
@@ -79,6 +79,7 @@ pub use memory::{AllocMwError, DeregMrError, MrKeys, MrSpec, MwBinding, MwInfo, 
 pub use path::{CutCause, Held, LaneInfo, PathInfo, RoundTripInfo};
 pub use qp::{
     Attribute, FailedRequest, Happening, History, HistoryEntry, MAX_HISTORY_ENTRIES, ModifyQpError,
+    Traffic,
 };
 pub use tuning::{
     CongestionControl, CongestionParameters, EarlyLimits, Ecn, RateParameters, Tuning, WireForm,

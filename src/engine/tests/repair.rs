@@ -9,7 +9,7 @@ use std::time::Duration;
 use urxe_engine::*;
 use urxe_types::*;
 use urxe_wire::batch::{MAX_DATAGRAM, TxBatch, TxLimits};
-use urxe_wire::{Body, EarlyBitmap, Flow, NakCode, Opcode, Request, Syndrome};
+use urxe_wire::{Body, EarlyBitmap, Flow, NakCode, Opcode, Packet, Request, Syndrome};
 
 const SEND: SendOp = SendOp::Send(Extra::None);
 const REMOTE: u64 = 0x7000;
@@ -487,4 +487,47 @@ fn an_answer_without_a_place_fails_its_own_work_request_in_its_turn() {
     t.receive(&[answer(200)]);
     t.expect_send(1, WcStatus::Success);
     t.expect_send(2, WcStatus::LocalProtection);
+}
+
+/// What the device sends now, in one batch: its PSNs, and of what was sent before, after what.
+fn with_repeats(t: &mut Script) -> Vec<(u32, Option<Counter>)> {
+    let mut tx = TxBatch::new(TxLimits::SINGLE, 1 << 18);
+    t.device.poll_transmit(t.now, &mut t.program, &mut tx);
+    let repeats = t.device.repeats();
+    let psns = tx.datagrams().enumerate().filter_map(|(index, datagram)| {
+        let headers = Packet::parse(datagram.bytes).unwrap().headers;
+        let repeat = repeats.iter().find(|repeat| repeat.datagram == index);
+        let psn = headers.bth.psn.get();
+        let is_of_qp = headers.bth.dest_qp == Qpn::new(PEER_QPN);
+        is_of_qp.then_some((psn, repeat.map(|repeat| repeat.after)))
+    });
+    psns.collect()
+}
+
+#[test]
+fn a_packet_that_is_sent_again_is_told_with_its_reason() {
+    let mut t = with_a_peer_that_keeps();
+    t.device.note_senders(true);
+    let new: Vec<_> = (205..210).map(|psn| (psn, None)).collect();
+    for &(psn, _) in &new {
+        t.post(psn.into(), SEND, &[]);
+    }
+    assert_eq!(with_repeats(&mut t), new);
+    t.receive(&[nak(NakCode::SequenceError, 205, 5)]);
+    t.post(210, SEND, &[]);
+    let expected = [(205, Some(Counter::SequenceNaksReceived)), (210, None)];
+    assert_eq!(with_repeats(&mut t), expected, "one is new");
+    t.receive(&[selective(205, 6, &[207, 208, 209, 210])]);
+    assert_eq!(with_repeats(&mut t), [(206, Some(Counter::SelectiveAcksReceived))]);
+    t.receive(&[ack(210, 11)]);
+    t.post(211, SEND, &[]);
+    assert_eq!(with_repeats(&mut t), [(211, None)]);
+    t.receive(&[rnr(1, 211, 11)]);
+    t.wait(MS);
+    assert_eq!(with_repeats(&mut t), [(211, Some(Counter::RnrNaksReceived))]);
+    t.wait(ACK_TIMEOUT);
+    assert_eq!(with_repeats(&mut t), [(211, Some(Counter::AckTimeouts))]);
+    t.device.note_senders(false);
+    t.wait(ACK_TIMEOUT);
+    assert_eq!(with_repeats(&mut t), [(211, None)], "nobody asks any more");
 }

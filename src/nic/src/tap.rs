@@ -161,10 +161,15 @@ impl Taps {
         // TAP-006: it is sent after this, and received after that.
         let now = Instant::now();
         let mut senders = device.senders().iter().peekable();
+        let mut repeats = device.repeats().iter().peekable();
         for (index, datagram) in tx.datagrams().enumerate() {
             while senders.next_if(|sender| sender.datagrams.end <= index).is_some() {}
             let sender = senders.peek().filter(|sender| sender.datagrams.contains(&index));
             let qpn = sender.map(|sender| sender.qpn);
+            let repeat = repeats.next_if(|repeat| repeat.datagram == index);
+            // TAP-007
+            let counted = repeat.map(|repeat| [Counter::RetransmittedPackets, repeat.after]);
+            let counted = counted.map(|counted| counted.map(place));
             let seen = Seen {
                 now,
                 direction: PacketDirection::Outbound,
@@ -172,7 +177,7 @@ impl Taps {
                 ident: datagram.ident,
                 fragment: DONT_FRAGMENT,
                 qpn,
-                counted: &[],
+                counted: counted.as_ref().map_or(&[], |counted| counted),
                 bytes: datagram.bytes,
             };
             for tap in &mut self.taps {
@@ -194,6 +199,11 @@ impl Taps {
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.taps.iter().filter_map(|tap| tap.again).min()
     }
+}
+
+/// Where a counter stands among all.
+fn place(counter: Counter) -> u8 {
+    counter as u8
 }
 
 impl Tap {

@@ -1,10 +1,10 @@
-//! ICMP echo: whether packets of a length reach a host and come back, whatever its ports do.
+//! ICMP echo: whether packets of a length reach a host and come back, whatever its ports do, and
+//! with which traffic class.
 
 use crate::open;
-use crate::sys::option;
+use crate::sys::{Receiver, option};
 use etherparse::{IcmpEchoHeader, Icmpv4Header, Icmpv4Type, Icmpv6Header, Icmpv6Type};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::{RecvFlags, recv};
 use socket2::{Protocol, Socket, Type};
 use std::io;
 use std::net::SocketAddr;
@@ -52,6 +52,11 @@ impl Echo {
         option::set(socket.as_fd(), level, name, libc::IP_PMTUDISC_DO)?;
         source.set_port(0);
         peer.set_port(0);
+        let (level, name) = match peer {
+            SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_RECVTOS),
+            SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_FLOWINFO),
+        };
+        option::set(socket.as_fd(), level, name, 1)?;
         socket.bind(&source.into())?;
         socket.set_nonblocking(true)?;
         let nonce = getrandom::u64().map_err(io::Error::from)?;
@@ -64,6 +69,26 @@ impl Echo {
     /// # Errors
     /// `EMSGSIZE` if the kernel knows it to be too long, and what sending has.
     pub fn comes_back(&mut self, ip_len: usize, timeout: Duration) -> io::Result<bool> {
+        Ok(self.exchange(ip_len, timeout)?.is_some())
+    }
+
+    /// The traffic class with which a packet comes back within `timeout` that is sent with this
+    /// one; `None`: none comes back. Whether a host answers with the class that it was asked with is its
+    /// own affair; Linux does.
+    ///
+    /// # Errors
+    /// What sending has.
+    pub fn class_back(&mut self, traffic_class: u8, timeout: Duration) -> io::Result<Option<u8>> {
+        let (level, name) = match self.peer {
+            SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_TOS),
+            SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_TCLASS),
+        };
+        option::set(self.socket.as_fd(), level, name, traffic_class.into())?;
+        self.exchange(0, timeout)
+    }
+
+    /// The traffic class of the answer to a packet of so many bytes, if one comes.
+    fn exchange(&mut self, ip_len: usize, timeout: Duration) -> io::Result<Option<u8>> {
         self.sequence = self.sequence.wrapping_add(1);
         let ip_header = if self.peer.is_ipv4() { 20 } else { 40 };
         let len = ip_len.saturating_sub(ip_header + HEADER_LEN).max(NONCE_LEN);
@@ -89,23 +114,33 @@ impl Echo {
             let left = deadline.saturating_duration_since(Instant::now());
             let wait = Timespec::try_from(left).unwrap_or_default();
             match poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], Some(&wait)) {
-                Ok(0) => return Ok(false),
-                Ok(_) if self.is_answered()? => return Ok(true),
-                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Ok(0) => return Ok(None),
+                Ok(_) => {
+                    if let Some(traffic_class) = self.take_answer()? {
+                        return Ok(Some(traffic_class));
+                    }
+                }
+                Err(rustix::io::Errno::INTR) => {}
                 Err(errno) => return Err(errno.into()),
             }
         }
     }
 
-    /// Takes what has come, until it is the answer to the last request.
-    fn is_answered(&self) -> io::Result<bool> {
-        let mut buffer = [0; BUFFER_LEN];
+    /// Takes what has come, until it is the answer to the last request: its traffic class.
+    fn take_answer(&self) -> io::Result<Option<u8>> {
+        let mut receiver = Receiver::new(1);
+        let mut buffers = [vec![0; BUFFER_LEN].into_boxed_slice()];
         loop {
-            match recv(&self.socket, &mut buffer, RecvFlags::DONTWAIT) {
-                Ok((len, _)) if self.is_answer(&buffer[..len]) => return Ok(true),
-                Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                Err(rustix::io::Errno::WOULDBLOCK) => return Ok(false),
-                Err(errno) => return Err(errno.into()),
+            match receiver.recv(self.socket.as_fd(), &mut buffers) {
+                Ok(0) => return Ok(None),
+                Ok(_) => {
+                    let received = receiver.received(0);
+                    if self.is_answer(&buffers[0][..received.len.min(BUFFER_LEN)]) {
+                        return Ok(Some(received.traffic_class));
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
             }
         }
     }
@@ -141,6 +176,17 @@ mod tests {
         match Echo::open(address, address) {
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => None,
             other => Some(other.unwrap()),
+        }
+    }
+
+    /// Linux answers with the class that it was asked with.
+    #[test]
+    fn a_packet_comes_back_with_its_traffic_class() {
+        for host in ["127.0.0.1", "::1"] {
+            let Some(mut echo) = echo(host) else { continue };
+            for class in [0x6a, 0, 0xb8, 0x01] {
+                assert_eq!(echo.class_back(class, LONG).unwrap(), Some(class), "{host}");
+            }
         }
     }
 

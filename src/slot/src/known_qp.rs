@@ -79,6 +79,12 @@ impl KnownQp {
             at: ago(entry.at),
             span: entry.span(),
             times: entry.times,
+            traffic: control::Traffic {
+                sent_packets: entry.traffic.sent_packets,
+                received_packets: entry.traffic.received_packets,
+                sent_messages: entry.traffic.sent_messages,
+                received_messages: entry.traffic.received_messages,
+            },
             what: match entry.what {
                 Happening::Modified(state) => control::Happening::Modified(state),
                 Happening::Failed(state, cause) => {

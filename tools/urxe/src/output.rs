@@ -24,9 +24,15 @@ struct Versioned<'a, T> {
 
 /// Writes an object as one line of JSON, with the version in front.
 pub(crate) fn json(result: &impl Serialize) -> Result<(), Error> {
-    let line = serde_json::to_string(&Versioned { version: JSON_VERSION, result })
+    text(json_line(result)?)
+}
+
+/// An object as one line of JSON, with the version in front.
+pub(crate) fn json_line(result: &impl Serialize) -> Result<String, Error> {
+    let mut line = serde_json::to_string(&Versioned { version: JSON_VERSION, result })
         .map_err(|error| Error::Failed(format!("the result cannot be written as JSON: {error}")))?;
-    text(format_args!("{line}\n"))
+    line.push('\n');
+    Ok(line)
 }
 
 /// Writes text.

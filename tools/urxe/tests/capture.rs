@@ -1,5 +1,6 @@
 //! `urxe capture`, from the outside.
 
+use serde_json::Value;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -29,6 +30,31 @@ fn every_packet_is_a_line_in_the_words_of_the_verbs() {
     let refused = lines(&capture("6.1/vectors-err-v4.pcap"), &["--opcode", "ack"]);
     assert!(refused.iter().all(|line| line.contains(" RC ACK ")), "{refused:#?}");
     assert!(refused.iter().any(|line| line.contains("NAK remote access error")), "{refused:#?}");
+}
+
+#[test]
+fn every_packet_of_a_file_is_an_object_for_programs() {
+    let file = capture("6.1/vectors-rc-v4.pcap");
+    let objects = lines(&file, &["--json"]);
+    let objects: Vec<Value> =
+        objects.iter().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(objects.len(), 158);
+    for (object, line) in objects.iter().zip(lines(&file, &[])) {
+        assert_eq!(object["version"], 1);
+        assert!(line.contains(object["opcode"].as_str().unwrap()), "{object} {line}");
+        let number = |key: &str| object[key].as_u64().unwrap();
+        let at = format!("qp {:#08x} psn {:#08x}", number("dest_qpn"), number("psn"));
+        assert!(line.contains(&at), "{object} {line}");
+        if let Some(rkey) = object["rkey"].as_str() {
+            let target = format!("va {} rkey {rkey}", object["va"].as_str().unwrap());
+            assert!(line.contains(&target), "{object} {line}");
+        }
+        if let Some(syndrome) = object["syndrome"].as_str() {
+            let told = format!("{syndrome} msn {}", number("msn"));
+            assert!(line.to_lowercase().contains(&told.to_lowercase()), "{object} {line}");
+        }
+    }
+    assert!(objects.iter().all(|object| object["icrc_wrong"] == false));
 }
 
 #[test]

@@ -2,8 +2,9 @@
 
 mod common;
 
-use common::{Daemon, Directory, Process, perf_server, run, text, urxe};
+use common::{Daemon, Directory, Process, documented, perf_server, run, text, urxe};
 use rustix::process::Signal;
+use serde_json::Value;
 use std::process::{Command, Stdio};
 
 /// `urxe capture` of a daemon, which has begun.
@@ -102,4 +103,34 @@ fn a_device_or_daemon_that_is_not_there_is_refused_by_name() {
     assert_eq!(none.status.code(), Some(3));
     let output = run(daemon.urxe("capture --seconds 1 --qp 0x11"));
     assert!(output.status.success() && output.stdout.is_empty(), "{output:?}");
+}
+
+#[test]
+fn packets_that_are_sent_again_are_told_of_with_what_made_it() {
+    let sender = Daemon::start_with("--fault drop:write:3,dir=tx");
+    let receiver = Daemon::start();
+    let capture = capturing(&sender, "--json");
+    write(&sender, &receiver);
+    let stat = sender.stat();
+    capture.signal(Signal::INT);
+    let output = capture.output();
+    assert!(output.status.success());
+    let objects: Vec<Value> =
+        text(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let objects: Vec<&Value> = objects.iter().collect();
+    documented::check("capture", &objects);
+    let sent_again = objects.iter().filter(|packet| packet["why"] == "again");
+    // TAP-007
+    let again: Vec<&&Value> = sent_again.collect();
+    let counted = |name: &str| stat["counters"][name].as_u64().unwrap_or_default();
+    assert_eq!(again.len() as u64, counted("retransmitted_packets"), "{stat}");
+    assert!(!again.is_empty());
+    for packet in again {
+        assert_ne!(counted(packet["after"].as_str().unwrap()), 0, "{packet}: {stat}");
+        let is_first = |other: &&&Value| other["psn"] == packet["psn"] && other["why"] == "new";
+        assert_eq!(objects.iter().filter(is_first).count(), 1, "{packet}");
+    }
+    let acks = objects.iter().filter(|packet| packet["opcode"] == "RC ACK");
+    assert!(acks.clone().all(|ack| ack["outcome"].is_string() && ack["msn"].is_number()));
+    assert!(acks.count() > 0);
 }

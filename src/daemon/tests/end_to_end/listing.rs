@@ -35,6 +35,11 @@ fn objects_are_listed_with_owner_and_state() {
     }
     let ([qp], [cq], [mr]) = (&qps[..], &cqs[..], &mrs[..]) else { panic!("{qps:?}") };
     assert_eq!(qp.number, a.qp.created.qpn.get());
+    let ResourceDetail::Qp { path: Some(path), .. } = qp.detail else { panic!("{qp:?}") };
+    let request = Request::Paths { device: "urxe0".into(), from: Cursor::default() };
+    let Reply::Paths(paths) = a.client.call(request).unwrap() else { panic!("no paths") };
+    let its = paths.paths.iter().find(|shown| shown.number == path);
+    assert!(its.is_some_and(|its| its.peer == b.addr), "{path}: {paths:?}");
     let expected = ResourceDetail::Qp {
         qp_type: QpType::Rc,
         state: QpState::Rts,
@@ -42,6 +47,7 @@ fn objects_are_listed_with_owner_and_state() {
         recv_cq: cq.number,
         srq: None,
         peer: Some((Gid::from(b.addr), b.qp.created.qpn.get())),
+        path: Some(path),
         sq_psn: 0xff_fff0,
         rq_psn: 0xff_fff0,
         cause: None,

@@ -202,6 +202,9 @@ impl Device {
         if let Some(senders) = &mut self.senders {
             senders.clear();
         }
+        if let Some(repeats) = &mut self.tables.repeats {
+            repeats.clear();
+        }
         self.send_questions();
         if self.management.transmit(&mut self.tables.counters, tx) {
             return true;

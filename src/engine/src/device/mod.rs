@@ -27,6 +27,7 @@ pub(crate) use failures::Failures;
 pub use multicast::McastError;
 pub(crate) use srq::SrqTable;
 pub use srq::{CreateSrqError, DestroySrqError, ModifySrqError, SrqInfo};
+pub use tables::Repeat;
 pub(crate) use tables::Tables;
 pub use verbs::CreateQpError;
 
@@ -160,15 +161,24 @@ impl Device {
         &self.tables.counters
     }
 
-    /// Has it noted from now on, or no longer, which QP puts which datagrams into a batch.
+    /// Has it noted from now on, or no longer, which QP puts which datagrams into a batch, and which
+    /// of them were sent before.
     pub fn note_senders(&mut self, is_wanted: bool) {
         self.senders = is_wanted.then(|| self.senders.take().unwrap_or_default());
+        let repeats = &mut self.tables.repeats;
+        *repeats = is_wanted.then(|| repeats.take().unwrap_or_default());
     }
 
     /// Whose the datagrams are that the last [`poll_transmit`](Self::poll_transmit) put into its
     /// batch, if that [is noted](Self::note_senders). Those that nobody is named for are of QP1.
     pub fn senders(&self) -> &[Sender] {
         self.senders.as_deref().unwrap_or_default()
+    }
+
+    /// What of that batch was sent before, in the order of the datagrams, if
+    /// [senders](Self::note_senders) are noted.
+    pub fn repeats(&self) -> &[Repeat] {
+        self.tables.repeats.as_deref().unwrap_or_default()
     }
 
     /// What the responders of all QPs keep of requests that came before their turn: payloads and

@@ -6,7 +6,7 @@ use super::cq::Cqs;
 use super::failures::Failures;
 use super::srq::SrqTable;
 use crate::attr::DeviceConfig;
-use crate::counters::Counters;
+use crate::counters::{Counter, Counters};
 use crate::memory::KeyTable;
 use crate::path::Paths;
 use crate::qp::SpareSends;
@@ -25,9 +25,20 @@ pub(crate) struct Tables {
     /// What the responders of all QPs keep of requests that came before their turn, in bytes.
     pub(crate) early_bytes: usize,
     pub(crate) spare_sends: SpareSends,
+    /// What of the batch being filled was sent before, if that is asked for.
+    pub(crate) repeats: Option<Vec<Repeat>>,
     pub(crate) counters: Counters,
     /// The buffer from which packets come to us is so full that their senders are to hear of it.
     pub(crate) is_receive_filling: bool,
+}
+
+/// A request of a batch that was sent before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Repeat {
+    /// The number of its datagram, in their order in the batch, from 0.
+    pub datagram: usize,
+    /// What was counted when its requester learned that it must.
+    pub after: Counter,
 }
 
 impl Tables {
@@ -44,6 +55,7 @@ impl Tables {
             failures: Failures::default(),
             early_bytes: 0,
             spare_sends: SpareSends::default(),
+            repeats: None,
             counters: Counters::default(),
             is_receive_filling: false,
         }

@@ -49,6 +49,13 @@ impl From<&Flow> for PathKey {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct PathId(u32);
 
+impl PathId {
+    /// Its place among the [infos](Paths::infos).
+    pub(crate) fn place(self) -> u32 {
+        self.0
+    }
+}
+
 /// Which of the two lanes of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {

@@ -4,7 +4,7 @@
 use crate::attr::{DeviceConfig, QpInit};
 use crate::cause::Cause;
 use crate::counters::{Counter, Counters, LazyCounters};
-use crate::device::{AhTable, Cqs, Failures, Peers, SrqTable, Tables};
+use crate::device::{AhTable, Cqs, Failures, Peers, Repeat, SrqTable, Tables};
 use crate::host::{AsyncEvent, Host};
 use crate::ids::{CqId, PdId};
 use crate::memory::KeyTable;
@@ -13,6 +13,7 @@ use crate::qp::history::{Happening, History};
 use crate::qp::send_queue::SpareSends;
 use std::time::Instant;
 use urxe_types::{Completion, Extra, QpAttr, QpState, Qpn, WcOpcode, WcStatus};
+use urxe_wire::batch::TxBatch;
 use urxe_wire::{Outer, Packet, ecn};
 
 /// How a work request ends badly: its status, and why.
@@ -138,6 +139,7 @@ pub(super) struct Cx<'a, H> {
     /// What the responders of all QPs keep of requests that came before their turn, in bytes.
     pub(super) early_bytes: &'a mut usize,
     pub(super) spare_sends: &'a mut SpareSends,
+    repeats: &'a mut Option<Vec<Repeat>>,
     pub(super) qp: &'a mut Common,
     /// What is taken in now has met congestion on its way, and its sender is to hear of it.
     pub(super) is_marked: bool,
@@ -166,6 +168,7 @@ impl<'a, H> Cx<'a, H> {
             peers,
             early_bytes,
             spare_sends,
+            repeats,
             is_receive_filling,
         } = tables;
         Cx {
@@ -179,6 +182,7 @@ impl<'a, H> Cx<'a, H> {
             peers,
             early_bytes,
             spare_sends,
+            repeats,
             qp,
             is_marked: false,
             is_receive_filling: *is_receive_filling,
@@ -193,12 +197,14 @@ impl<'a, H> Cx<'a, H> {
         self.qp.counters.add(counter, amount);
         // COUNT-012
         self.device_counters.add(counter, amount);
-        self.qp.history.count(self.now, counter, amount);
+        let Common { history, counters, .. } = &mut *self.qp;
+        history.count(self.now, counters, counter, amount);
     }
 
     /// Counts a packet that belongs to this QP.
     pub(super) fn count_received(&mut self, outer: &Outer, packet: &Packet<'_>) {
-        self.qp.history.hear(self.now);
+        let Common { history, counters, .. } = &mut *self.qp;
+        history.hear(self.now, counters);
         self.count(Counter::ReceivedPackets, 1);
         self.count(Counter::ReceivedBytes, packet.payload.len() as u64);
         let is_marked = ecn::is_marked(outer.flow.traffic_class)
@@ -210,6 +216,16 @@ impl<'a, H> Cx<'a, H> {
         // CONG-023
         self.is_marked = self.config.tuning.congestion.parameters().is_some()
             && (is_marked || self.is_receive_filling);
+    }
+
+    /// Counts the newest packet of the batch as one that was sent before, and is sent again after
+    /// this was counted.
+    pub(super) fn count_repeat(&mut self, tx: &TxBatch, after: Counter) {
+        self.count(Counter::RetransmittedPackets, 1);
+        // TAP-007
+        if let Some(repeats) = self.repeats {
+            repeats.push(Repeat { datagram: tx.len() - 1, after });
+        }
     }
 
     /// Counts a packet with so much payload that was put into the batch.
@@ -229,7 +245,8 @@ impl<'a, H> Cx<'a, H> {
             }
             None => Happening::Modified(state),
         };
-        self.qp.history.record(self.now, what, 1);
+        let Common { history, counters, .. } = &mut *self.qp;
+        history.record(self.now, counters, what, 1);
     }
 
     /// Takes note of what came of something.

@@ -3,10 +3,11 @@
 //! Ordinary traffic is counted only. A change of state, the first packet of the peer, and whatever
 //! else is counted (a retry, a NAK, a drop) is an entry with its time; what comes again and again
 //! is one entry that says how often and for how long. So a history is short, costs nothing while
-//! all goes well, and is kept for every QP.
+//! all goes well, and is kept for every QP. What traffic there was between two entries, the
+//! counters say as they stood at each.
 
 use crate::cause::Cause;
-use crate::counters::Counter;
+use crate::counters::{Counter, LazyCounters};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 use urxe_types::{Completion, QpState, WcOpcode, WcStatus};
@@ -44,6 +45,33 @@ pub struct HistoryEntry {
     pub times: u32,
     /// What happened.
     pub what: Happening,
+    /// What had been counted then.
+    pub traffic: Traffic,
+}
+
+/// The ordinary traffic of a QP up to some time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Packets that it sent.
+    pub sent_packets: u64,
+    /// Packets that came for it.
+    pub received_packets: u64,
+    /// Work requests of its send queue that ended well.
+    pub sent_messages: u64,
+    /// Messages that came whole.
+    pub received_messages: u64,
+}
+
+impl Traffic {
+    fn counted(counters: &LazyCounters) -> Traffic {
+        let counters = counters.get();
+        Traffic {
+            sent_packets: counters.get(Counter::SentPackets),
+            received_packets: counters.get(Counter::ReceivedPackets),
+            sent_messages: counters.get(Counter::SentMessages),
+            received_messages: counters.get(Counter::ReceivedMessages),
+        }
+    }
 }
 
 impl HistoryEntry {
@@ -127,6 +155,7 @@ impl SetUp {
                 span_us: 0,
                 times: 1,
                 what: Happening::Modified(state),
+                traffic: Traffic::default(),
             })
         })
     }
@@ -180,7 +209,13 @@ impl History {
     }
 
     /// Takes note of something, which may be a repeat.
-    pub(super) fn record(&mut self, now: Instant, what: Happening, times: u64) {
+    pub(super) fn record(
+        &mut self,
+        now: Instant,
+        counters: &LazyCounters,
+        what: Happening,
+        times: u64,
+    ) {
         // SHARE-010
         if let (Happening::Modified(to), None) = (what, &self.kept)
             && self.set_up.advance(now, to)
@@ -203,25 +238,33 @@ impl History {
             entries.pop_front();
             *left_out = left_out.saturating_add(1);
         }
-        entries.push_back(HistoryEntry { at: now, span_us: 0, times: saturated(times), what });
+        let (times, traffic) = (saturated(times), Traffic::counted(counters));
+        // HISTORY-007
+        entries.push_back(HistoryEntry { at: now, span_us: 0, times, what, traffic });
     }
 
     /// Takes note of what was counted, unless it is what a QP does all the time.
     #[inline]
-    pub(super) fn count(&mut self, now: Instant, counter: Counter, times: u64) {
+    pub(super) fn count(
+        &mut self,
+        now: Instant,
+        counters: &LazyCounters,
+        counter: Counter,
+        times: u64,
+    ) {
         // HISTORY-001
         if !counter.is_ordinary() && times > 0 {
-            self.record(now, Happening::Counted(counter), times);
+            self.record(now, counters, Happening::Counted(counter), times);
         }
     }
 
     /// Takes note of a packet that came.
     #[inline]
-    pub(super) fn hear(&mut self, now: Instant) {
+    pub(super) fn hear(&mut self, now: Instant, counters: &LazyCounters) {
         let Some(began) = self.set_up.began else { return };
         let heard = saturated((now - began).as_millis()).min(NEVER - 1);
         if std::mem::replace(&mut self.set_up.heard_ms, heard) == NEVER {
-            self.record(now, Happening::Heard, 1);
+            self.record(now, counters, Happening::Heard, 1);
         }
     }
 
@@ -270,10 +313,26 @@ mod tests {
     fn ordinary_traffic_leaves_no_entry() {
         let (now, mut history) = (start(), History::default());
         for counter in [Counter::SentPackets, Counter::AcksReceived, Counter::ReceivedBytes] {
-            history.count(now, counter, 1);
+            history.count(now, &LazyCounters::default(), counter, 1);
         }
-        history.count(now, Counter::Probes, 0);
+        history.count(now, &LazyCounters::default(), Counter::Probes, 0);
         assert_eq!(history.entries().next(), None);
+    }
+
+    #[test]
+    fn an_entry_says_what_traffic_there_had_been() {
+        let (now, mut history, mut counters) =
+            (start(), History::default(), LazyCounters::default());
+        counters.add(Counter::SentPackets, 1204);
+        counters.add(Counter::SentMessages, 12);
+        history.count(now, &counters, Counter::AckTimeouts, 1);
+        counters.add(Counter::ReceivedPackets, 17);
+        history.count(now, &counters, Counter::AckTimeouts, 1);
+        history.count(now, &counters, Counter::RnrNaksReceived, 1);
+        let first = Traffic { sent_packets: 1204, sent_messages: 12, ..Traffic::default() };
+        let then = Traffic { received_packets: 17, ..first };
+        let told: Vec<Traffic> = history.entries().map(|entry| entry.traffic).collect();
+        assert_eq!(told, [first, then], "of a repeat, as it stood at the first time");
     }
 
     #[test]
@@ -281,8 +340,8 @@ mod tests {
         let (begin, mut history) = (start(), History::default());
         for second in 0..100 {
             let now = begin + Duration::from_secs(second);
-            history.count(now, Counter::AckTimeouts, 1);
-            history.count(now, Counter::RetransmittedPackets, 3);
+            history.count(now, &LazyCounters::default(), Counter::AckTimeouts, 1);
+            history.count(now, &LazyCounters::default(), Counter::RetransmittedPackets, 3);
         }
         assert_eq!(
             counted(&history),
@@ -290,8 +349,8 @@ mod tests {
         );
         assert_eq!(history.entries().nth(1).unwrap().span(), Duration::from_secs(99));
         let now = begin + Duration::from_secs(100);
-        history.record(now, Happening::Modified(QpState::Sqd), 1);
-        history.count(now, Counter::AckTimeouts, 1);
+        history.record(now, &LazyCounters::default(), Happening::Modified(QpState::Sqd), 1);
+        history.count(now, &LazyCounters::default(), Counter::AckTimeouts, 1);
         assert_eq!(counted(&history)[2], (Counter::AckTimeouts, 1));
     }
 
@@ -299,15 +358,20 @@ mod tests {
     fn a_long_history_keeps_its_beginning_and_its_end() {
         let (begin, mut history) = (start(), History::default());
         for state in [QpState::Init, QpState::Rtr] {
-            history.record(begin, Happening::Modified(state), 1);
+            history.record(begin, &LazyCounters::default(), Happening::Modified(state), 1);
         }
         for second in 0..1000 {
             let now = begin + Duration::from_secs(second);
-            history.record(now, Happening::Modified(QpState::Rts), 1);
-            history.record(now, Happening::Modified(QpState::Sqd), 1);
+            history.record(now, &LazyCounters::default(), Happening::Modified(QpState::Rts), 1);
+            history.record(now, &LazyCounters::default(), Happening::Modified(QpState::Sqd), 1);
         }
         let end = begin + Duration::from_secs(1000);
-        history.record(end, Happening::Failed(QpState::Err, Cause::AckTimeout), 1);
+        history.record(
+            end,
+            &LazyCounters::default(),
+            Happening::Failed(QpState::Err, Cause::AckTimeout),
+            1,
+        );
         let entries: Vec<HistoryEntry> = history.entries().collect();
         assert_eq!(entries.len(), MAX_HISTORY_ENTRIES);
         assert_eq!(history.left_out() as usize + entries.len(), 2003);

@@ -20,7 +20,7 @@ mod transport;
 mod uc;
 mod ud;
 
-pub use history::{FailedRequest, Happening, History, HistoryEntry, MAX_HISTORY_ENTRIES};
+pub use history::{FailedRequest, Happening, History, HistoryEntry, MAX_HISTORY_ENTRIES, Traffic};
 pub(crate) use modify::Change;
 pub use modify::ModifyQpError;
 pub(crate) use send_queue::SpareSends;
@@ -31,7 +31,7 @@ use crate::counters::Counters;
 use crate::device::Tables;
 use crate::host::Host;
 use crate::ids::PdId;
-use crate::path::Direction;
+use crate::path::{Direction, PathId};
 use common::{Common, Cx};
 use parameters::Route;
 use std::net::IpAddr;
@@ -117,6 +117,7 @@ impl Qp {
             sq_draining: self.common.state == QpState::Sqd && !self.transport.is_drained(),
             sq_psn: self.transport.next_psn(),
             rq_psn: self.transport.expected_psn(),
+            path: self.transport.path().map(PathId::place),
         }
     }
 
@@ -160,7 +161,7 @@ impl Qp {
             let counters = std::mem::take(&mut self.common.counters);
             // HISTORY-006
             let mut history = std::mem::take(&mut self.common.history);
-            history.record(now, Happening::Modified(QpState::Reset), 1);
+            history.record(now, &counters, Happening::Modified(QpState::Reset), 1);
             let Common { qpn, ref init, recv_pd, .. } = self.common;
             self.transport.leave(tables);
             // STATE-003, STATE-037, SRQ-013

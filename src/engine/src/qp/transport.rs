@@ -16,7 +16,7 @@ use crate::counters::Counter;
 use crate::device::Tables;
 use crate::host::{AsyncEvent, Host, Taken};
 use crate::limits::PACKETS_PER_TURN;
-use crate::path::{Direction, Paths};
+use crate::path::{Direction, PathId, Paths};
 use std::time::Instant;
 use urxe_types::{Psn, QpState, QpType, RecvWqe, WcStatus};
 use urxe_wire::batch::TxBatch;
@@ -53,6 +53,14 @@ impl Transport {
     /// The PSN of the next new request.
     pub(super) fn next_psn(&self) -> Psn {
         self.sq.next_psn()
+    }
+
+    /// The path to the peer, if it is known.
+    pub(super) fn path(&self) -> Option<PathId> {
+        match &self.service {
+            Service::Rc(rc) => Some(rc.path()),
+            Service::None | Service::Uc(_) | Service::Ud(_) => None,
+        }
     }
 
     /// The PSN expected next.

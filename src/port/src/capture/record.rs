@@ -53,7 +53,8 @@ pub struct Captured<'a> {
     /// Bytes of UDP payload that it had.
     pub length: usize,
     /// What was counted while it was handled, by the places of the counters in their list: as many
-    /// as [`MAX_COUNTED`], and none of what is counted all the time.
+    /// as [`MAX_COUNTED`], and none of what is counted all the time. Of one that is sent again:
+    /// that, and what made its requester do so.
     pub counted: &'a [u8],
     /// The first bytes of its UDP payload, as many as were asked for.
     pub bytes: &'a [u8],

@@ -68,6 +68,21 @@ pub struct HistoryEntry {
     pub times: u32,
     /// What happened.
     pub what: Happening,
+    /// What had been counted of the QP when it happened first.
+    pub traffic: Traffic,
+}
+
+/// The ordinary traffic of a QP up to some time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Traffic {
+    /// Packets that it sent.
+    pub sent_packets: u64,
+    /// Packets that came for it.
+    pub received_packets: u64,
+    /// Work requests of its send queue that ended well.
+    pub sent_messages: u64,
+    /// Messages that came whole.
+    pub received_messages: u64,
 }
 
 /// What happened to a QP.

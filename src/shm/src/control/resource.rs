@@ -57,6 +57,9 @@ pub enum ResourceDetail {
         srq: Option<u32>,
         /// Its peer's address and QPN, if it is connected.
         peer: Option<(Gid, u32)>,
+        /// The number of the path that it goes, as in [`PathState`](super::PathState), if it is a
+        /// connected RC QP.
+        path: Option<u32>,
         /// The PSN of the next new request packet.
         sq_psn: u32,
         /// The PSN expected next.

@@ -131,7 +131,7 @@ fn cursor() -> impl Strategy<Value = Cursor> {
 
 fn resource() -> impl Strategy<Value = Resource> {
     let qp = (
-        any::<([u32; 4], [Option<u32>; 2])>(),
+        any::<([u32; 4], [Option<u32>; 3])>(),
         (qp_type(), state(), prop::option::of((gid(), any::<u32>()))),
     );
     let bound = any::<([u32; 2], [u64; 2], Option<u32>)>().prop_map(
@@ -145,7 +145,7 @@ fn resource() -> impl Strategy<Value = Resource> {
     );
     let detail = prop_oneof![
         qp.prop_map(
-            |(([send_cq, recv_cq, sq_psn, rq_psn], [srq, cause]), (qp_type, state, peer))| {
+            |(([send_cq, recv_cq, sq_psn, rq_psn], [srq, path, cause]), (qp_type, state, peer))| {
                 ResourceDetail::Qp {
                     qp_type,
                     state,
@@ -153,6 +153,7 @@ fn resource() -> impl Strategy<Value = Resource> {
                     recv_cq,
                     srq,
                     peer,
+                    path,
                     sq_psn,
                     rq_psn,
                     cause,
@@ -332,8 +333,17 @@ fn history() -> impl Strategy<Value = QpHistory> {
         Just(Happening::Heard),
         text().prop_map(Happening::Counted),
     ];
-    let entry = (any::<([Duration; 2], u32)>(), what)
-        .prop_map(|(([at, span], times), what)| HistoryEntry { at, span, times, what });
+    let traffic = any::<[u64; 4]>().prop_map(
+        |[sent_packets, received_packets, sent_messages, received_messages]| Traffic {
+            sent_packets,
+            received_packets,
+            sent_messages,
+            received_messages,
+        },
+    );
+    let entry = (any::<([Duration; 2], u32)>(), what, traffic).prop_map(
+        |(([at, span], times), what, traffic)| HistoryEntry { at, span, times, what, traffic },
+    );
     let failed = any::<Option<(Duration, u64, [u32; 4])>>().prop_map(|failed| {
         failed.map(|(at, wr_id, [opcode, length, status, vendor_err])| FailedRequest {
             at,

@@ -50,7 +50,8 @@ mod tests {
     use std::time::Duration;
     use urxe_engine::{Cause, Counter, MAX_HISTORY_ENTRIES};
     use urxe_shm::control::{
-        Cursor, FailedRequest, Happening, HistoryEntry, MAX_MESSAGE, QpHistory, Reply, encode,
+        Cursor, FailedRequest, Happening, HistoryEntry, MAX_MESSAGE, QpHistory, Reply, Traffic,
+        encode,
     };
     use urxe_types::{Access, AddressVector, PathMtu, Psn, Qkey, QpAttr, QpState, QpType};
 
@@ -64,6 +65,12 @@ mod tests {
             span: longest,
             times: u32::MAX,
             what: Happening::Counted(name.clone()),
+            traffic: Traffic {
+                sent_packets: u64::MAX,
+                received_packets: u64::MAX,
+                sent_messages: u64::MAX,
+                received_messages: u64::MAX,
+            },
         };
         let text = Cause::ALL.iter().map(|cause| cause.text().len()).max().unwrap();
         let qpn = Qpn::new(u32::MAX);

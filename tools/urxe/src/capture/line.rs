@@ -1,78 +1,69 @@
-//! A packet as a line.
+//! What is shown of a frame of a file, and how as a line.
 
+use super::decoded::Decoded;
 use std::fmt;
 use std::time::Duration;
-use urxe_port::capture::{Content, Filter, Frame};
+use urxe_port::capture::{Content, Filter, Frame, Unusable};
 use urxe_wire::icrc::{Checker, Verdict};
-use urxe_wire::{Flow, Headers, Outer, Packet, ParseError};
+use urxe_wire::{Flow, Outer, Packet};
 
-/// Makes lines of the frames that a filter takes.
-pub(super) struct Lines {
+/// Takes the frames of a file that a filter takes.
+pub(super) struct Frames {
     filter: Filter,
     checker: Checker,
 }
 
-impl Lines {
-    pub(super) fn new(filter: Filter) -> Lines {
-        Lines { filter, checker: Checker::new() }
+/// What is to be shown of a frame.
+pub(super) enum FilePacket<'a> {
+    /// A packet, and whether its ICRC is right.
+    Packet { outer: &'a Outer, length: usize, decoded: Decoded, icrc: Verdict },
+    /// Why it cannot be used.
+    Unusable(Unusable),
+}
+
+impl Frames {
+    pub(super) fn new(filter: Filter) -> Frames {
+        Frames { filter, checker: Checker::new() }
     }
 
-    /// The line of a frame; `None` if it is not to be shown.
-    pub(super) fn line(&mut self, frame: &Frame<'_>) -> Option<String> {
-        let time = TimeOfDay(frame.time);
-        match frame.content {
+    /// What is to be shown of a frame, if anything.
+    pub(super) fn shown<'a>(&mut self, frame: &'a Frame<'_>) -> Option<FilePacket<'a>> {
+        match &frame.content {
             Content::Roce { outer, bytes } => {
-                let shown = self.datagram(&outer, bytes)?;
-                let Flow { src, dst, .. } = outer.flow;
-                Some(format!("{time} {src} > {dst} {shown}"))
+                let parsed = Packet::parse(bytes);
+                let may_be_shown = match &parsed {
+                    Ok(packet) => self.filter.takes(&outer.flow, &packet.headers, None),
+                    Err(_) => {
+                        self.filter.asks_for_no_header() && self.filter.has_addresses(&outer.flow)
+                    }
+                };
+                let icrc = match &parsed {
+                    Ok(_) => self.checker.check(outer, bytes),
+                    Err(_) => Verdict::Exact,
+                };
+                let (length, decoded) = (bytes.len(), Decoded::of(parsed, bytes.len()));
+                may_be_shown.then_some(FilePacket::Packet { outer, length, decoded, icrc })
             }
             Content::Unusable(reason) => {
                 let may_be_shown = self.filter.asks_for_no_header() && self.filter.peers.is_empty();
-                may_be_shown.then(|| format!("{time} frame {}: {reason}", frame.number))
+                may_be_shown.then_some(FilePacket::Unusable(*reason))
             }
             Content::Other => None,
         }
     }
+}
 
-    fn datagram(&mut self, outer: &Outer, bytes: &[u8]) -> Option<String> {
-        let Packet { headers, payload } = match Packet::parse(bytes) {
-            Ok(packet) => packet,
-            Err(error) => {
-                let may_be_shown =
-                    self.filter.asks_for_no_header() && self.filter.has_addresses(&outer.flow);
-                return may_be_shown.then(|| not_understood(bytes.len(), error));
-            }
-        };
-        if !self.filter.takes(&outer.flow, &headers, None) {
-            return None;
+/// The line of a frame.
+pub(super) fn line(frame: &Frame<'_>, shown: &FilePacket<'_>) -> String {
+    let time = TimeOfDay(frame.time);
+    match shown {
+        FilePacket::Packet { outer, decoded, icrc, .. } => {
+            let Flow { src, dst, .. } = outer.flow;
+            let wrong = if *icrc == Verdict::Bad { ", ICRC wrong" } else { "" };
+            format!("{time} {src} > {dst} {decoded}{wrong}")
         }
-        let mut line = shown(&headers, payload.len());
-        if self.checker.check(outer, bytes) == Verdict::Bad {
-            line += ", ICRC wrong";
-        }
-        Some(line)
+        FilePacket::Unusable(reason) => format!("{time} frame {}: {reason}", frame.number),
     }
-}
-
-/// A packet of so many bytes, of which the first are there.
-pub(super) fn described(bytes: &[u8], length: usize) -> String {
-    let mut whole = bytes.to_vec();
-    whole.resize(length, 0);
-    match Packet::parse(&whole) {
-        Ok(Packet { headers, payload }) => shown(&headers, payload.len()),
-        Err(error) => not_understood(length, error),
-    }
-}
-
-fn shown(headers: &Headers, payload: usize) -> String {
-    match payload {
-        0 => headers.to_string(),
-        payload => format!("{headers} payload {payload}"),
-    }
-}
-
-fn not_understood(length: usize, error: ParseError) -> String {
-    format!("{length} bytes, not understood: {error}")
 }
 
 /// The time of day, UTC, of a time since 1970, to the microsecond.

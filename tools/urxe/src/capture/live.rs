@@ -37,7 +37,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Error> {
     };
     let mut client = StatClient::connect(&arguments.daemon)?;
     let counters = client.begin_capture(spec)?;
-    let mut sink = Sink::open(arguments.write.as_deref())?;
+    let mut sink = Sink::open(arguments.write.as_deref(), arguments.json)?;
     let mut streams = Streams::new(client);
     let until = arguments.seconds.map(|seconds| {
         let now = Instant::now();
@@ -52,7 +52,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Error> {
                 shown += 1;
             }
             Item::Lost(count) => {
-                sink.lost(count);
+                sink.lost(count)?;
                 lost += count;
             }
         }

@@ -1,7 +1,9 @@
 //! `urxe capture`: packets, one line each, as they come or out of a file.
 
+mod decoded;
 mod line;
 mod live;
+mod object;
 mod opcodes;
 mod output;
 mod streams;
@@ -12,7 +14,7 @@ use crate::error::Error;
 use crate::output as terminal;
 use crate::stat::parse_qpn;
 use clap::Args;
-use line::Lines;
+use line::Frames;
 use opcodes::OpcodeWords;
 use std::fs::File;
 use std::io::{self, Read};
@@ -31,15 +33,19 @@ A line is the time of day (UTC), the addresses, the opcode, the destination QP a
 extended headers say (virtual address, rkey and length; syndrome and MSN; immediate data), and the
 bytes of payload.
 
-Of the daemon, a line also has the device and whether the packet was sent or received; and of one
-that was received, what the device made of it: accepted, duplicate, out of order, kept early, NAK
-sent, or dropped with the name of the counter, as urxe stat and urxe explain have it. So far as
---fault drops packets, a packet that was to be sent is shown and one that was to be received is not.
-An ordinary user sees the packets of QPs of their own programs; root and the user that the daemon
-runs as see all, also those of QP1 and those that are for no QP. A terminal or a file that is slower
-than the packets holds nothing up: a line says how many were not captured. With --write the packets
-go to a pcapng file, with what became of them as comments; Wireshark and tshark can read it while it
-grows.
+Of the daemon, a line also has the device and whether the packet was sent or received. Of one that
+was received it says what the device made of it: accepted, duplicate, out of order, kept early,
+NAK sent, or dropped with the name of the counter, as urxe stat and urxe explain have it. Of one
+that was sent it says why: new; again, with what made the requester repeat it (ACK timeout; answer
+late, before the timeout; sequence NAK; selective ACK, of a urxe peer; RNR NAK; answer missing,
+while a later one came); answer (to a READ or atomic); acknowledgement, refusal (a NAK),
+notification (of congestion). An answer that was sent before is an answer all the same. So far as
+--fault drops packets, a packet that was to be sent is shown and one that was to be received is
+not. An ordinary user sees the packets of QPs of their own programs; root and the user that the
+daemon runs as see all, also those of QP1 and those that are for no QP. A terminal or a file that
+is slower than the packets holds nothing up: a line says how many were not captured. With --write
+the packets go to a pcapng file, with what became of them as comments; Wireshark and tshark can
+read it while it grows.
 
 Of a file, a packet whose ICRC is wrong, and one that is no packet, says so at its end. It is one
 that urxe or urxed has written (--capture), or of another program: pcap and pcapng are read, of
@@ -57,6 +63,8 @@ Examples:
       All packets, in the words of tshark.
   urxe capture -w roce.pcapng --seconds 10
       Ten seconds for Wireshark, which may have the file open meanwhile.
+  urxe capture --json --qp 0x11 | jq -c 'select(.why == \"again\") | [.psn, .after]'
+      Which packets a QP sends again, and what made it.
   urxe capture -r urxe.pcapng --qp 0x11 --qp 0x12
       A connection, out of a file: the packets to either of its QPs.
   tcpdump -i eth0 -s 0 -U -w - udp port 4791 | urxe capture -r - --count 100
@@ -76,6 +84,10 @@ pub(crate) struct Arguments {
     /// Write the packets to a pcapng file in place of lines; - is standard output.
     #[arg(short, long, value_name = "FILE", conflicts_with = "read")]
     write: Option<PathBuf>,
+
+    /// Print one JSON object a line in place of lines for people.
+    #[arg(long, conflicts_with = "write")]
+    json: bool,
 
     /// Only packets of this device; may be given several times [default: all].
     #[arg(long = "device", value_name = "NAME", conflicts_with = "read")]
@@ -141,15 +153,18 @@ fn show_file(file: &Path, arguments: &Arguments) -> Result<(), Error> {
     let input = open(file).map_err(Error::system(name.to_string()))?;
     let enough = Arc::new(AtomicBool::new(false));
     let input = UntilEnough { input, enough: Arc::clone(&enough) };
-    let mut lines = Lines::new(arguments.filter());
+    let mut frames = Frames::new(arguments.filter());
     let mut shown = 0;
     let mut printed = Ok(());
     let result = capture::read(input, |frame| {
         if enough.load(Ordering::Relaxed) {
             return;
         }
-        let Some(line) = lines.line(&frame) else { return };
-        printed = terminal::text(format_args!("{line}\n"));
+        let Some(packet) = frames.shown(&frame) else { return };
+        printed = match arguments.json {
+            true => object::of_frame(&frame, &packet).and_then(terminal::text),
+            false => terminal::text(format_args!("{}\n", line::line(&frame, &packet))),
+        };
         shown += 1;
         let is_last = arguments.count.is_some_and(|count| shown == count.get());
         enough.store(is_last || printed.is_err(), Ordering::Relaxed);

@@ -1,7 +1,9 @@
-//! Where live packets go: lines for people, or a pcapng file.
+//! Where live packets go: lines for people, objects for programs, or a pcapng file.
 
-use super::line::{TimeOfDay, described};
-use super::verdict::verdict;
+use super::decoded::Decoded;
+use super::line::TimeOfDay;
+use super::object::{Lost, Object};
+use super::verdict::{Why, verdict};
 use crate::error::Error;
 use crate::output;
 use std::fs::File;
@@ -16,14 +18,19 @@ use urxe_wire::OuterHeaders;
 pub(super) enum Sink {
     /// Lines that were not printed yet.
     Lines(String),
+    /// Objects, each on a line, that were not printed yet.
+    Objects(String),
     /// A file of this name.
     File(PathBuf, PcapNg<BufWriter<Box<dyn Write>>>),
 }
 
 impl Sink {
-    /// Lines on standard output, or a file, where `-` is standard output too.
-    pub(super) fn open(file: Option<&Path>) -> Result<Sink, Error> {
-        let Some(path) = file else { return Ok(Sink::Lines(String::new())) };
+    /// Lines or objects on standard output, or a file, where `-` is standard output too.
+    pub(super) fn open(file: Option<&Path>, as_json: bool) -> Result<Sink, Error> {
+        let Some(path) = file else {
+            let sink = if as_json { Sink::Objects } else { Sink::Lines };
+            return Ok(sink(String::new()));
+        };
         let open = || -> io::Result<_> {
             let out: Box<dyn Write> = match path == Path::new("-") {
                 true => Box::new(io::stdout()),
@@ -43,25 +50,28 @@ impl Sink {
         packet: &Captured<'_>,
         counters: &[CounterInfo],
     ) -> Result<(), Error> {
+        let decoded = Decoded::new(packet.bytes, packet.length);
         let came = packet.direction == PacketDirection::Inbound;
-        let verdict = came.then(|| verdict(counters, packet.counted));
+        let told = match came {
+            true => verdict(counters, packet.counted),
+            false => Why::of(decoded.body(), counters, packet.counted).to_string(),
+        };
         match self {
             Sink::Lines(lines) => {
                 let time = TimeOfDay(Duration::from_nanos(packet.time));
                 let way = if came { "recv" } else { "sent" };
                 let (src, dst) = (packet.flow.src, packet.flow.dst);
-                let what = described(packet.bytes, packet.length);
-                *lines += &format!("{time} {device} {way} {src} > {dst} {what}");
-                if let Some(verdict) = verdict {
-                    *lines += &format!(": {verdict}");
-                }
-                lines.push('\n');
+                *lines += &format!("{time} {device} {way} {src} > {dst} {decoded}: {told}\n");
+                Ok(())
+            }
+            Sink::Objects(lines) => {
+                *lines += &output::json_line(&Object::live(device, packet, &decoded, counters))?;
                 Ok(())
             }
             Sink::File(path, file) => {
                 let qp = packet.qpn.map(|qpn| format!(" QP {qpn}")).unwrap_or_default();
-                let what = verdict.as_deref().unwrap_or("sent");
-                let comment = format!("urxe: {device}{qp}: {what}");
+                let sent = if came { "" } else { "sent, " };
+                let comment = format!("urxe: {device}{qp}: {sent}{told}");
                 let (flow, length) = (&packet.flow, packet.length);
                 let headers = OuterHeaders::new(flow, packet.ident, packet.fragment, length);
                 let packet = CapturedPacket {
@@ -78,22 +88,24 @@ impl Sink {
     }
 
     /// Says that packets are missing here.
-    pub(super) fn lost(&mut self, lost: u64) {
+    pub(super) fn lost(&mut self, lost: u64) -> Result<(), Error> {
         let sentence = format!("{lost} packets not captured: this reader is slower than they come");
         match self {
             Sink::Lines(lines) => {
                 lines.push_str(&sentence);
                 lines.push('\n');
             }
+            Sink::Objects(lines) => *lines += &output::json_line(&Lost { not_captured: lost })?,
             Sink::File(..) => output::note(format_args!("urxe capture: {sentence}")),
         }
+        Ok(())
     }
 
     /// Shows what was added.
     pub(super) fn flush(&mut self) -> Result<(), Error> {
         match self {
-            Sink::Lines(lines) if lines.is_empty() => Ok(()),
-            Sink::Lines(lines) => output::text(std::mem::take(lines)),
+            Sink::Lines(lines) | Sink::Objects(lines) if lines.is_empty() => Ok(()),
+            Sink::Lines(lines) | Sink::Objects(lines) => output::text(std::mem::take(lines)),
             Sink::File(path, file) => written(path, file.flush()),
         }
     }

@@ -12,12 +12,13 @@ mod path_mtu;
 mod port;
 mod report;
 mod route;
+mod traffic_class;
 
 use crate::cli::DaemonArguments;
 use crate::error::Error;
 use crate::{output, units};
 use clap::Args;
-use report::{Finding, Found, Part, Report};
+use report::{Part, Report};
 use signal_hook::consts::SIGINT;
 use std::net::IpAddr;
 use std::process::ExitCode;
@@ -47,7 +48,7 @@ The peer may be urxe, kernel rxe or a NIC; no program has to run there. The step
   answers        whether the peer's connection manager answers (SIDR REQ on QP1), and how fast:
                  with the work of both daemons; `urxe perf send-lat` measures latency
   icrc           whether packets came whose ICRC is wrong
-  traffic-class  not seen from here; says how to see it
+  traffic-class  whether DSCP and ECN are kept: an ICMP echo comes back with those of its request
 
 The first packets are for QP0, which no RoCE device has; the peer drops and counts them.
 
@@ -150,16 +151,6 @@ fn walk(arguments: &Arguments, report: &mut Report) -> Result<(), Error> {
     let answered = report.look(Part::Answers, ask)?;
     let (Some(rounds), Some(())) = (rounds, answered) else { return Ok(()) };
     report.look(Part::Icrc, || rounds.icrc())?;
-    report.look(Part::TrafficClass, traffic_class)?;
+    report.look(Part::TrafficClass, || traffic_class::find(&route))?;
     Ok(())
-}
-
-/// What the network does to the traffic class, with ECN in it, is seen where packets arrive.
-fn traffic_class() -> Found<()> {
-    let finding = Finding::unknown(
-        "whether the network keeps traffic class and ECN is not seen from here",
-        "capture what arrives there (`urxed --capture FILE`, or tcpdump) while something is sent \
-         with a traffic class, and look at it with `urxe capture -r FILE` or Wireshark",
-    );
-    (finding, Some(()))
 }

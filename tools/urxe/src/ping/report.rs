@@ -129,6 +129,11 @@ pub(super) enum Facts {
     Icrc {
         wrong: u64,
     },
+    TrafficClass {
+        class_sent: u8,
+        /// Of the echo that came back.
+        class_back: Option<u8>,
+    },
 }
 
 /// Questions to the peer's connection manager, and its answers.

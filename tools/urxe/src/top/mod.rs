@@ -2,6 +2,7 @@
 
 mod model;
 mod screen;
+mod svg;
 
 use crate::cli::DaemonArguments;
 use crate::error::Error;
@@ -10,7 +11,11 @@ use crate::{output, units};
 use clap::Args;
 use model::{Key, Look, Rates, Top};
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use std::io::{IsTerminal, stdout};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -22,6 +27,8 @@ Examples:
       What the queue pairs of one program do within a second, as a table.
   urxe top --json --interval 5
       The same of all, as one JSON object.
+  urxe top --svg top.svg
+      A picture of what the terminal would show.
 
 Keys:
   up, down, page up, page down   select a queue pair
@@ -32,9 +39,12 @@ Keys:
   q                              end
 
 The round trip, the window and what holds a queue pair are those of the path to its peer, which it
-shares with others. They are left out where several paths lead there (urxe res path lists them): of
-programs that other slots serve, or with other traffic classes. A narrow terminal shows fewer
-columns, that of the order in any case. Of WRITEs that go in parts, received packets tell more than messages would.";
+shares with others of its slot and traffic class (urxe res path lists the paths); UC and UD have
+none, and ordinary users are not shown any. A narrow terminal shows fewer columns, that of the
+order in any case. Of WRITEs that go in parts, received packets tell more than messages would.";
+
+/// How often it is looked whether a signal has come.
+const LOOK_FOR_SIGNALS: Duration = Duration::from_millis(100);
 
 /// Show what queue pairs do now: rates, repeats, round trips, windows.
 #[derive(Args, Debug)]
@@ -58,6 +68,10 @@ pub(crate) struct Arguments {
     /// The same as one JSON object.
     #[arg(long)]
     json: bool,
+
+    /// Draw what a terminal would show of it into a file, and end.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["once", "json"])]
+    svg: Option<PathBuf>,
 }
 
 /// Reads an interval.
@@ -73,10 +87,16 @@ fn interval(text: &str) -> Result<Duration, String> {
 /// Looks at the daemon again and again, or twice.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
     let mut client = StatClient::connect(&arguments.daemon)?;
-    if arguments.once || arguments.json {
+    if arguments.once || arguments.json || arguments.svg.is_some() {
         let before = Look::take(&mut client)?;
         sleep(arguments.interval);
         let mut rates = Rates::between(&before, &Look::take(&mut client)?);
+        if let Some(path) = &arguments.svg {
+            let mut top = Top::new(arguments.filter.clone());
+            top.update(rates);
+            let written = std::fs::write(path, svg::picture(&mut top));
+            return written.map_err(Error::system(path.display().to_string()));
+        }
         rates.retain(&arguments.filter);
         return output::print(arguments.json, &rates);
     }
@@ -84,17 +104,24 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
         let expected = "expected a terminal, or --once or --json";
         return Err(Error::Failed(format!("standard output: {expected}")));
     }
+    // Raw mode would outlive a process that a signal ends; Ctrl-C is a key in it.
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGTERM, SIGHUP, SIGQUIT, SIGINT] {
+        signal_hook::flag::register(signal, Arc::clone(&stop))
+            .map_err(Error::system("catching signals"))?;
+    }
     let mut terminal = ratatui::try_init().map_err(Error::system("preparing the terminal"))?;
-    let ended = live(&mut client, arguments, &mut terminal);
+    let ended = live(&mut client, arguments, &mut terminal, &stop);
     ratatui::restore();
     ended
 }
 
-/// Shows what there is until the user ends it.
+/// Shows what there is until the user or a signal ends it.
 fn live(
     client: &mut StatClient,
     arguments: &Arguments,
     terminal: &mut ratatui::DefaultTerminal,
+    stop: &AtomicBool,
 ) -> Result<(), Error> {
     let mut before = Look::take(client)?;
     let mut top = Top::new(arguments.filter.clone());
@@ -102,20 +129,42 @@ fn live(
     loop {
         let drawn = terminal.draw(|frame| screen::draw(&mut top, frame));
         drawn.map_err(Error::system("writing to the terminal"))?;
-        let left = next.saturating_duration_since(Instant::now());
-        if event::poll(left).map_err(Error::system("reading keys"))? {
-            match event::read().map_err(Error::system("reading keys"))? {
-                Event::Key(pressed) if !top.press(key(pressed)) => return Ok(()),
-                _ => continue,
-            }
+        match wait(next, stop)? {
+            Wait::Over => return Ok(()),
+            Wait::Event(Event::Key(pressed)) if !top.press(key(pressed)) => return Ok(()),
+            Wait::Event(_) => continue,
+            Wait::Due => {}
         }
-        if Instant::now() >= next {
-            let now = Look::take(client)?;
-            top.update(Rates::between(&before, &now));
-            before = now;
-            next = Instant::now() + arguments.interval;
+        let now = Look::take(client)?;
+        top.update(Rates::between(&before, &now));
+        before = now;
+        next = Instant::now() + arguments.interval;
+    }
+}
+
+/// What came first.
+enum Wait {
+    /// A signal that ends it.
+    Over,
+    Event(Event),
+    /// The next look.
+    Due,
+}
+
+/// Waits until `next`, or for something to come before.
+fn wait(next: Instant, stop: &AtomicBool) -> Result<Wait, Error> {
+    let reading = || Error::system("reading keys");
+    while !stop.load(Ordering::Relaxed) {
+        let left = next.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(Wait::Due);
+        }
+        // The wait for keys goes on after a signal.
+        if event::poll(left.min(LOOK_FOR_SIGNALS)).map_err(reading())? {
+            return Ok(Wait::Event(event::read().map_err(reading())?));
         }
     }
+    Ok(Wait::Over)
 }
 
 /// What a key means here.

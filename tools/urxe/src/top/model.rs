@@ -12,8 +12,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
-use urxe_shm::control::{ResourceDetail, ResourceKind};
-use urxe_types::QpType;
+use urxe_shm::control::{QpStats, ResourceDetail, ResourceKind};
 
 /// How many intervals a plot remembers.
 const PLOTTED: usize = 200;
@@ -38,6 +37,8 @@ pub(super) struct Qp {
     pub(super) transport: &'static str,
     pub(super) peer: Option<IpAddr>,
     pub(super) peer_qpn: Option<u32>,
+    /// The number of its path, of RC.
+    pub(super) path: Option<u32>,
     /// The number of the cause of its last failure.
     pub(super) cause: Option<u32>,
 }
@@ -50,10 +51,11 @@ impl Look {
             let stats = client.stats(&device.name)?;
             let objects = client.resources(&device.name, ResourceKind::Qp)?;
             let qps = objects.into_iter().filter_map(|object| match object.detail {
-                ResourceDetail::Qp { qp_type, peer, cause, .. } => {
+                ResourceDetail::Qp { qp_type, peer, path, cause, .. } => {
                     let (gid, peer_qpn) = peer.unzip();
                     let peer = gid.map(|gid| gid.to_ip());
-                    Some((object.number, Qp { transport: qp_type.name(), peer, peer_qpn, cause }))
+                    let transport = qp_type.name();
+                    Some((object.number, Qp { transport, peer, peer_qpn, path, cause }))
                 }
                 _ => None,
             });
@@ -127,9 +129,12 @@ impl Device {
             "retransmitted_packets",
         ]
         .map(counter);
-        let paths: Vec<PathView> = self.stats.paths.iter().map(PathView::from).collect();
+        let paths: HashMap<u32, PathView> =
+            self.stats.paths.iter().map(|path| (path.number, PathView::from(path))).collect();
+        let old: HashMap<u32, &QpStats> =
+            old.iter().flat_map(|old| &old.stats.qps).map(|qp| (qp.qpn, qp)).collect();
         let rows = self.stats.qps.iter().map(|qp| {
-            let old = old.and_then(|old| old.stats.qps.iter().find(|old| old.qpn == qp.qpn));
+            let old = old.get(&qp.qpn);
             let rate = |counter: Option<usize>| {
                 let value = |values: &[u64]| {
                     counter.and_then(|counter| values.get(counter).copied()).unwrap_or(0)
@@ -139,7 +144,7 @@ impl Device {
                 now.checked_sub(before).unwrap_or(now) as f64 / seconds
             };
             let object = self.qps.get(&qp.qpn).cloned().unwrap_or_default();
-            let path = object.path(&paths);
+            let path = object.path.and_then(|path| paths.get(&path));
             Row {
                 device: self.name.clone(),
                 qpn: qp.qpn,
@@ -164,17 +169,9 @@ impl Device {
     }
 }
 
-impl Qp {
-    /// The path that it goes, where that is certain. Each slot and each traffic class has its own
-    /// path to a peer, and no listing says which of them a queue pair goes; what one of another
-    /// program does must not be told of this one. UC and UD have none.
-    fn path<'a>(&self, paths: &'a [PathView]) -> Option<&'a PathView> {
-        if self.transport != QpType::Rc.name() {
-            return None;
-        }
-        let mut to_peer = paths.iter().filter(|path| Some(path.peer) == self.peer);
-        to_peer.next().filter(|_| to_peer.next().is_none())
-    }
+/// Gbit/s, of which one among very many queue pairs has little.
+pub(super) fn gbit(value: f64) -> String {
+    if value == 0.0 || value >= 0.1 { format!("{value:.2}") } else { format!("{value:.5}") }
 }
 
 /// A column of the table.
@@ -292,9 +289,9 @@ impl Column {
             Column::Program => row.program.clone(),
             Column::Peer => known(row.peer.map(|peer| peer.to_string())),
             Column::Messages => number(row.messages_per_s),
-            Column::Sent => format!("{:.2}", row.sent_gbit_s),
+            Column::Sent => gbit(row.sent_gbit_s),
             Column::Packets => number(row.received_packets_per_s),
-            Column::Received => format!("{:.2}", row.received_gbit_s),
+            Column::Received => gbit(row.received_gbit_s),
             Column::Repeats => number(row.repeats_per_s),
             Column::RoundTrip => known(row.round_trip_us.map(|us| format!("{us:.1}"))),
             Column::Window => known(row.window.map(units::count)),
@@ -434,14 +431,20 @@ impl Top {
 
     /// Beside the table: how much is shown, and what the user types.
     pub(super) fn status(&self) -> String {
-        let (shown, all) = (self.rows().len(), self.rates.qps.len());
+        let (rows, all) = (self.rows(), self.rates.qps.len());
+        let shown = rows.len();
+        let sum = |rate: fn(&Row) -> f64| gbit(rows.iter().map(|row| rate(row)).sum());
+        let (sent, received) = (sum(|row| row.sent_gbit_s), sum(|row| row.received_gbit_s));
         let filter = match (self.is_typing, self.filter.is_empty()) {
             (true, _) => format!("  /{}_", self.filter),
             (false, false) => format!("  with {:?}", self.filter),
             (false, true) => String::new(),
         };
         let seconds = self.rates.interval_s;
-        format!("{shown} of {all} queue pairs, in {seconds:.1} s{filter}")
+        format!(
+            "{shown} of {all} queue pairs in {seconds:.1} s: {sent} Gbit/s out, {received} \
+             in{filter}"
+        )
     }
 
     /// Does what a key asks for; `false` if that is to end.
@@ -490,7 +493,7 @@ impl Top {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use urxe_shm::control::{CounterInfo, PathState, QpStats};
+    use urxe_shm::control::{CounterInfo, PathState};
     use urxe_types::QpState;
 
     fn look(at: Instant, qps: &[(u32, u64, u64)]) -> Look {
@@ -535,23 +538,21 @@ mod tests {
         assert_eq!(rates.qps[3].round_trip_us, None);
     }
 
-    fn path(number: u32, peer: [u8; 4]) -> PathView {
-        let path = crate::path_view::tests::path();
-        PathView::from(&PathState { number, peer: peer.into(), ..path })
-    }
-
     #[test]
-    fn the_path_of_a_queue_pair_is_told_only_where_one_leads_to_its_peer() {
-        let qp =
-            |transport, peer: [u8; 4]| Qp { transport, peer: Some(peer.into()), ..Qp::default() };
-        let (near, far) = ([10, 0, 0, 2], [10, 0, 0, 3]);
-        let paths = [path(0, near), path(1, far), path(2, far)];
-        let found = |qp: Qp| qp.path(&paths).map(|path| path.path);
-        assert_eq!(found(qp("RC", near)), Some(0));
-        assert_eq!(found(qp("RC", far)), None, "of two slots, or two traffic classes");
-        assert_eq!(found(qp("RC", [10, 0, 0, 4])), None);
-        assert_eq!(found(qp("UC", near)), None);
-        assert_eq!(found(Qp { transport: "RC", ..Qp::default() }), None);
+    fn each_queue_pair_has_the_figures_of_its_own_path_also_where_several_lead_to_its_peer() {
+        let start = Instant::now();
+        let mut now = look(start, &[(1, 0, 0), (2, 0, 0), (3, 0, 0), (4, 0, 0)]);
+        let path = |number, window| {
+            let mut path = PathState { number, ..crate::path_view::tests::path() };
+            path.outward.window = window;
+            path
+        };
+        now.devices[0].stats.paths = vec![path(7, 1_000), path(0x0100_0007, 2_000)];
+        let paths = [(1, Some(7)), (2, Some(0x0100_0007)), (3, None), (4, Some(8))];
+        now.devices[0].qps = paths.map(|(qpn, path)| (qpn, Qp { path, ..Qp::default() })).into();
+        let rates = Rates::between(&look(start, &[]), &now);
+        let windows: Vec<Option<u64>> = rates.qps.iter().map(|row| row.window).collect();
+        assert_eq!(windows, [Some(1_000), Some(2_000), None, None]);
     }
 
     #[test]
@@ -567,6 +568,11 @@ mod tests {
                 assert!(sort.is_none_or(|sort| shown.contains(&sort)), "{room}: {shown:?}");
             }
         }
+    }
+
+    #[test]
+    fn a_small_rate_is_told_from_none() {
+        assert_eq!([0.0, 0.000_12, 0.5, 21.25].map(gbit), ["0.00", "0.00012", "0.50", "21.25"]);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What the user sees of it.
 
-use super::model::{Column, Row, Top};
+use super::model::{Column, Row, Top, gbit};
 use crate::table::Align;
 use ratatui::Frame;
 use ratatui::layout::{Alignment, Constraint, Layout, Rect};
@@ -27,7 +27,7 @@ pub(super) fn draw(top: &mut Top, frame: &mut Frame<'_>) {
         None => {
             let shown = all(top, frame, body);
             if shown < Column::ALL.len() {
-                status += &format!("  ({shown} of {} columns have room)", Column::ALL.len());
+                status += &format!("  ({shown} of {} columns)", Column::ALL.len());
             }
             HELP
         }
@@ -75,28 +75,53 @@ fn all(top: &Top, frame: &mut Frame<'_>, area: Rect) -> usize {
     shown.len()
 }
 
-/// One queue pair: each column on a line of its own, and its plot.
+/// Characters of a name before its value.
+const NAME: usize = 12;
+
+/// Characters that a line must have for two names with their values.
+const TWO: u16 = 60;
+
+/// One queue pair: each column by name, and its plot if there is room below.
 fn alone(row: &Row, plot: &[u64], frame: &mut Frame<'_>, area: Rect) {
-    let mut lines: Vec<String> = Column::ALL
+    let field = |name: &str, value: &str| format!("{name:<NAME$}{value}");
+    let mut short: Vec<String> = Column::ALL
         .iter()
-        .map(|column| format!("{:<12}{}", column.head(), column.cell(row)))
+        .filter(|column| !matches!(column, Column::Program | Column::Peer))
+        .map(|column| field(column.head(), &column.cell(row)))
         .collect();
-    if let Some(qpn) = row.peer_qpn {
-        lines.push(format!("{:<12}{qpn:#08x}", "peer's qpn"));
+    let peer_qpn = row.peer_qpn.map_or("-".into(), |qpn| format!("{qpn:#08x}"));
+    short.push(field("peer's qpn", &peer_qpn));
+    short.push(field("last cut by", row.last_cut.unwrap_or("nothing")));
+    let mut lines = match area.width >= TWO {
+        true => side_by_side(&short, usize::from(area.width / 2)),
+        false => short,
+    };
+    for column in [Column::Program, Column::Peer] {
+        lines.push(field(column.head(), &column.cell(row)));
     }
-    lines.push(format!("{:<12}{}", "last cut by", row.last_cut.unwrap_or("nothing")));
-    lines.push(format!("{:<12}{}", "last cause", row.cause.as_deref().unwrap_or("none")));
+    lines.push(field("last cause", row.cause.as_deref().unwrap_or("none")));
     lines.push(format!("What happened to it: urxe why {:#x}", row.qpn));
-    let parts = [Constraint::Length(lines.len() as u16 + 1), Constraint::Min(3)];
+    let parts = [Constraint::Length(lines.len() as u16), Constraint::Min(0)];
     let [text, below] = Layout::vertical(parts).areas(area);
     frame.render_widget(Paragraph::new(lines.join("\n")), text);
+    // Two of them are its frame.
+    if below.height < 3 {
+        return;
+    }
     let most = plot.iter().max().copied().unwrap_or(0) as f64 * 1e-6;
-    let title = format!("sent and received, at most {most:.2} Gbit/s");
+    let title = format!("sent and received, at most {} Gbit/s", gbit(most));
     let block = Block::bordered().title(title);
     // As much of the newest as there is room for.
     let room = usize::from(below.width.saturating_sub(2));
     let newest = &plot[plot.len().saturating_sub(room)..];
     frame.render_widget(Sparkline::default().block(block).data(newest), below);
+}
+
+/// The first half of some lines beside the second, which begins at this column.
+fn side_by_side(lines: &[String], column: usize) -> Vec<String> {
+    let (left, right) = lines.split_at(lines.len().div_ceil(2));
+    let right = right.iter().map(String::as_str).chain(std::iter::repeat(""));
+    left.iter().zip(right).map(|(left, right)| format!("{left:<column$}{right}")).collect()
 }
 
 #[cfg(test)]
@@ -134,7 +159,10 @@ mod tests {
     #[test]
     fn the_table_has_a_line_for_each_queue_pair_the_busiest_first() {
         let shown = screen(&mut top(), 160, 8);
-        assert!(shown.contains("2 of 2 queue pairs, in 1.0 s"), "{shown}");
+        assert!(
+            shown.contains("2 of 2 queue pairs in 1.0 s: 21.75 Gbit/s out, 0.00 in"),
+            "{shown}"
+        );
         let (first, second) = (shown.find("0x000012").unwrap(), shown.find("0x000011").unwrap());
         assert!(first < second, "{shown}");
         for text in ["12,345", "21.25", "1,048,576", "held by", "q: end"] {
@@ -170,8 +198,8 @@ mod tests {
                 assert!(whole.contains(&figure), "{width}: {figure:?}: {shown}");
             }
         }
-        assert!(screen(&mut top, 80, 8).contains(" of 14 columns have room"));
-        assert!(!screen(&mut top, 160, 8).contains("have room"));
+        assert!(screen(&mut top, 80, 8).contains(" of 14 columns)"));
+        assert!(!screen(&mut top, 160, 8).contains(" of 14 columns)"));
     }
 
     #[test]
@@ -191,17 +219,38 @@ mod tests {
         assert!(!shown.contains("0x000011"), "{shown}");
     }
 
+    #[test]
+    fn one_queue_pair_alone_is_whole_on_a_terminal_of_80_columns_and_24_lines_or_16() {
+        let mut top = top();
+        top.press(Key::Rows(1));
+        top.press(Key::Enter);
+        for height in [24, 16] {
+            let shown = screen(&mut top, 80, height);
+            let names = Column::ALL.map(Column::head);
+            let rest =
+                ["peer's qpn", "last cut by", "last cause", "urxe why 0x12", "at most 21.25"];
+            for text in names.into_iter().chain(rest).chain(["q: end", "1,048,576"]) {
+                assert!(shown.contains(text), "{text}, {height} lines: {shown}");
+            }
+        }
+        let shown = screen(&mut top, 40, 24);
+        assert!(shown.contains("urxe why 0x12") && shown.contains("1,048,576"), "{shown}");
+        let shown = screen(&mut top, 80, 12);
+        assert!(shown.contains("out Gbit/s  21.25") && !shown.contains("at most"), "{shown}");
+    }
+
     /// Windows can be as small as users make them.
     #[test]
     fn no_size_is_too_small() {
         let mut top = top();
-        for (width, height) in [(1, 1), (2, 3), (20, 2), (200, 1)] {
-            screen(&mut top, width, height);
-        }
-        top.press(Key::Rows(1));
-        top.press(Key::Enter);
-        for (width, height) in [(1, 1), (2, 3), (20, 2), (200, 1)] {
-            screen(&mut top, width, height);
+        for _ in 0..2 {
+            for (width, height) in
+                (1..90).flat_map(|width| (1..26).map(move |height| (width, height)))
+            {
+                screen(&mut top, width, height);
+            }
+            top.press(Key::Rows(1));
+            top.press(Key::Enter);
         }
     }
 }

@@ -8,7 +8,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::time::Duration;
 use urxe_engine::{Cause, Counter};
-use urxe_shm::control::{FailedRequest, Happening, HistoryEntry, QpHistory};
+use urxe_shm::control::{FailedRequest, Happening, HistoryEntry, QpHistory, Traffic};
 use urxe_types::{WcOpcode, WcStatus};
 
 /// Everything that happened to some QPs.
@@ -48,6 +48,8 @@ pub(super) struct HistoryView {
     /// How long ago the first of the events was.
     began_s_ago: f64,
     events: Vec<EventView>,
+    /// Since the last of the events.
+    traffic_since: TrafficView,
     /// Events that were not kept, between the oldest and the newest.
     left_out: u32,
     /// The first work request that failed.
@@ -75,6 +77,49 @@ struct EventView {
     state: Option<&'static str>,
     /// What it means.
     meaning: String,
+    /// Since the event before.
+    traffic: TrafficView,
+}
+
+/// The traffic of some time.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Serialize)]
+struct TrafficView {
+    sent_packets: u64,
+    received_packets: u64,
+    /// Work requests of the send queue that ended well.
+    sent_messages: u64,
+    received_messages: u64,
+}
+
+impl TrafficView {
+    /// From one time to a later one.
+    fn between(before: &Traffic, after: &Traffic) -> TrafficView {
+        let counted = |value: fn(&Traffic) -> u64| value(after).saturating_sub(value(before));
+        TrafficView {
+            sent_packets: counted(|traffic| traffic.sent_packets),
+            received_packets: counted(|traffic| traffic.received_packets),
+            sent_messages: counted(|traffic| traffic.sent_messages),
+            received_messages: counted(|traffic| traffic.received_messages),
+        }
+    }
+
+    fn is_none(&self) -> bool {
+        *self == TrafficView::default()
+    }
+}
+
+/// What a QP has counted in all.
+fn total(history: &QpHistory) -> Traffic {
+    let counted = |counter: Counter| {
+        let found = history.counters.iter().find(|(name, _)| name == counter.name());
+        found.map_or(0, |&(_, value)| value)
+    };
+    Traffic {
+        sent_packets: counted(Counter::SentPackets),
+        received_packets: counted(Counter::ReceivedPackets),
+        sent_messages: counted(Counter::SentMessages),
+        received_messages: counted(Counter::ReceivedMessages),
+    }
 }
 
 /// A work request that failed.
@@ -96,6 +141,10 @@ impl HistoryView {
         let mut failed = failed.filter(|entry| matches!(entry.what, Happening::Failed { .. }));
         let seconds = |time: Duration| time.as_secs_f64();
         let attr = &history.attr;
+        let counted = history.entries.iter().map(|entry| entry.traffic);
+        let before: Vec<Traffic> = std::iter::once(Traffic::default()).chain(counted).collect();
+        let events = history.entries.iter().zip(&before);
+        let last = before.last().copied().unwrap_or_default();
         HistoryView {
             device: device.to_owned(),
             qpn: hex(history.qpn),
@@ -115,7 +164,8 @@ impl HistoryView {
             destroyed_s_ago: history.gone.map(seconds),
             heard_s_ago: history.heard.map(seconds),
             began_s_ago: seconds(began),
-            events: history.entries.iter().map(|entry| EventView::new(began, entry)).collect(),
+            events: events.map(|(entry, before)| EventView::new(began, entry, before)).collect(),
+            traffic_since: TrafficView::between(&last, &total(history)),
             left_out: history.left_out,
             failed: history.failed.as_ref().map(FailedView::new),
             failed_s_ago: failed.next().map(|entry| seconds(entry.at)),
@@ -132,7 +182,7 @@ impl HistoryView {
 }
 
 impl EventView {
-    fn new(began: Duration, entry: &HistoryEntry) -> EventView {
+    fn new(began: Duration, entry: &HistoryEntry, before: &Traffic) -> EventView {
         let (event, state, meaning) = match &entry.what {
             Happening::Modified(state) => {
                 ("modified", Some(state.name()), "Its program took it there.".to_owned())
@@ -156,6 +206,7 @@ impl EventView {
             event: event.to_owned(),
             state,
             meaning,
+            traffic: TrafficView::between(before, &entry.traffic),
         }
     }
 }
@@ -218,7 +269,13 @@ impl fmt::Display for HistoryView {
                     units::count(self.left_out.into())
                 )?;
             }
+            if !event.traffic.is_none() {
+                writeln!(f, "  {INDENT}{}", event.traffic)?;
+            }
             writeln!(f, "  {event}")?;
+        }
+        if !self.traffic_since.is_none() {
+            writeln!(f, "  {INDENT}{}", self.traffic_since)?;
         }
         if let Some(failed) = &self.failed {
             let FailedView { opcode, wr_id, length, status, vendor_err } = failed;
@@ -239,6 +296,25 @@ impl fmt::Display for HistoryView {
             }
             (Some(heard), _) => writeln!(f, "  The last packet came {} ago.", seconds(heard)),
         }
+    }
+}
+
+/// As far as the time of an event goes.
+const INDENT: &str = "              ";
+
+impl fmt::Display for TrafficView {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let TrafficView { sent_packets, received_packets, sent_messages, received_messages } =
+            *self;
+        let counts = [
+            (sent_messages, "of its work requests done"),
+            (received_messages, "messages received"),
+            (sent_packets, "packets sent"),
+            (received_packets, "packets received"),
+        ];
+        let told = counts.into_iter().filter(|&(count, _)| count > 0);
+        let told = told.map(|(count, what)| format!("{} {what}", units::count(count)));
+        write!(f, "({})", told.collect::<Vec<_>>().join(", "))
     }
 }
 
@@ -292,7 +368,9 @@ impl fmt::Display for Failures {
     }
 }
 
-const NONE_FAILED: &str = "No QP that may be seen has failed lately.";
+const NONE_FAILED: &str = "No QP that may be seen has failed lately. What is known of QPs goes with the part of the \
+     daemon that served them: it ends when its user's last program has, or with the program that \
+     runs it itself.";
 
 fn hex(number: u32) -> String {
     format!("{number:#08x}")
@@ -318,6 +396,7 @@ mod tests {
             span: Duration::from_millis(span),
             times,
             what,
+            traffic: Traffic::default(),
         };
         let failed = Happening::Failed { state: QpState::Err, cause: Cause::AckTimeout as u32 };
         QpHistory {
@@ -363,6 +442,31 @@ mod tests {
         ] {
             assert!(text.contains(part), "{part:?} in\n{text}");
         }
+    }
+
+    #[test]
+    fn the_traffic_between_two_events_is_told_between_them() {
+        let mut history = history();
+        let traffic = |sent_packets, received_packets, sent_messages| Traffic {
+            sent_packets,
+            received_packets,
+            sent_messages,
+            received_messages: 0,
+        };
+        history.entries[1].traffic = traffic(1_204, 17, 12);
+        history.entries[2].traffic = traffic(1_211, 17, 12);
+        history.counters.extend([("sent_packets".into(), 1_212), ("received_packets".into(), 17)]);
+        let view = HistoryView::new("urxe0", &history);
+        let text = view.to_string();
+        let lines: Vec<&str> = text.lines().collect();
+        let at = |part: &str| lines.iter().position(|line| line.contains(part)).unwrap();
+        let told = "(12 of its work requests done, 1,204 packets sent, 17 packets received)";
+        assert_eq!(at(told) + 1, at("ack_timeouts"), "{text}");
+        assert_eq!(at("(7 packets sent)") + 1, at("it failed, and went"), "{text}");
+        assert_eq!(at("(1 packets sent)"), at("it failed, and went") + 1, "{text}");
+        let json = serde_json::to_value(&view).unwrap();
+        assert_eq!(json["events"][1]["traffic"]["sent_messages"], 12);
+        assert_eq!(json["traffic_since"]["sent_packets"], 1);
     }
 
     #[test]

@@ -135,6 +135,11 @@ impl Rc {
         &self.route
     }
 
+    /// The path to the peer.
+    pub(super) fn path(&self) -> PathId {
+        self.path
+    }
+
     /// The PSN of the next request.
     pub(super) fn expected_psn(&self) -> Psn {
         self.responder.expected_psn()

@@ -170,7 +170,7 @@ impl Requester {
         self.since_ack_req = if asks_for_ack { 0 } else { self.since_ack_req + sent_packets };
         // COUNT-013
         if is_repeated {
-            cx.count(Counter::RetransmittedPackets, 1);
+            cx.count_repeat(tx, sq.repeats_after());
         }
         sq.sent_current(end);
         Ok(Sent { packets: sent_packets, psn, is_repeated, asks_for_ack, takes_receive })
@@ -218,7 +218,8 @@ impl Requester {
                 cx.paths.look_at(path);
                 break;
             }
-            if let Err(error) = self.repeat(cx, sq, tx, path, route, psn, end) {
+            let after = sq.repeats_after();
+            if let Err(error) = self.repeat(cx, sq, tx, path, route, psn, end, after) {
                 sq.refuse(psn, error);
                 break;
             }
@@ -244,12 +245,13 @@ impl Requester {
         let (psn, sent) = (sq.una(), sq.una() + sq.outstanding());
         let end = sq.end_of_repeat_at(psn)?;
         // Only memory that has gone can prevent it, which shows elsewhere.
-        self.repeat(cx, sq, tx, path, route, psn, end).ok()?;
+        self.repeat(cx, sq, tx, path, route, psn, end, Counter::Probes).ok()?;
         cx.count(Counter::Probes, 1);
         Some(Probed { psn, sent, repeats_made: sq.repeats_made(), at: cx.now })
     }
 
-    /// Sends the packets of a work request from `psn` up to packet `end` again, as one request.
+    /// Sends the packets of a work request from `psn` up to packet `end` again, as one request,
+    /// after this was counted.
     #[expect(clippy::too_many_arguments, reason = "what every packet needs, and which")]
     fn repeat<H: Host>(
         &mut self,
@@ -260,6 +262,7 @@ impl Requester {
         route: &Route,
         psn: Psn,
         end: u32,
+        after: Counter,
     ) -> Result<(), Error> {
         let Some((pending, packet)) = sq.find(psn) else { return Ok(()) };
         pending.put_packet(cx, tx, route, packet..end, true, |r| Some(r.into()))?;
@@ -269,7 +272,7 @@ impl Requester {
         sq.on_repeated(psn, end_psn);
         let lane = cx.paths.get_mut(path).lane_mut(direction);
         self.turns.on_sent(lane, direction, cx.now, bytes, end - packet);
-        cx.count(Counter::RetransmittedPackets, 1);
+        cx.count_repeat(tx, after);
         Ok(())
     }
 }

@@ -18,6 +18,7 @@ pub(crate) use spare::SpareSends;
 pub(super) use transmit::{Blocked, Limits};
 
 use super::common::Error;
+use crate::counters::Counter;
 use scoreboard::Scoreboard;
 use std::collections::VecDeque;
 use urxe_types::{Psn, QpState};
@@ -48,6 +49,8 @@ pub(in crate::qp) struct SendQueue {
     /// The requests under way that take a resource of the responder, in the order of their PSNs.
     asked: VecDeque<Asked>,
     scoreboard: Scoreboard,
+    /// What was counted when it was last learned that packets must be sent again.
+    repeats_after: Counter,
 }
 
 /// A request under way that takes a resource of the responder.
@@ -82,7 +85,18 @@ impl SendQueue {
             responses_expected: 0,
             asked: VecDeque::new(),
             scoreboard: Scoreboard::new(first),
+            repeats_after: Counter::AckTimeouts,
         }
+    }
+
+    /// What was counted when it was last learned that packets must be sent again.
+    pub(in crate::qp) fn repeats_after(&self) -> Counter {
+        self.repeats_after
+    }
+
+    /// With this it was learned that packets must be sent again.
+    pub(in crate::qp) fn repeat_after(&mut self, counted: Counter) {
+        self.repeats_after = counted;
     }
 
     /// Whether nothing is taken that has not ended.

@@ -143,23 +143,26 @@ impl Completer {
         let (mut result, mut is_to_probe) = (Ok(()), false);
         while let Some(expired) = self.retry.expire(cx.now, round_trip(cx, path)) {
             match expired {
-                Expired::Rnr if peer(cx, path).acknowledges_selectively => {
-                    // What follows the refused request is kept there.
-                    sq.mark_missing(sq.una());
+                Expired::Rnr => {
+                    sq.repeat_after(Counter::RnrNaksReceived);
+                    match peer(cx, path).acknowledges_selectively {
+                        // What follows the refused request is kept there.
+                        true => sq.mark_missing(sq.una()),
+                        false => sq.rewind(),
+                    }
                 }
-                Expired::Rnr => sq.rewind(),
                 Expired::Ack => {
                     cx.count(Counter::AckTimeouts, 1);
                     result = self.lose_try(cx, Cause::AckTimeout);
                     if result.is_ok() {
-                        self.go_back(sq);
+                        self.go_back(sq, Counter::AckTimeouts);
                         // RFC 2018: it may have let go what it had.
                         sq.distrust_arrived();
                     }
                 }
                 Expired::Probe if self.is_all_to_be_repeated(cx, sq, path) => {
                     cx.count(Counter::Probes, 1);
-                    self.go_back(sq);
+                    self.go_back(sq, Counter::Probes);
                 }
                 // RC-REQ-028: nothing is told by a lost answer but asking again; where it may only
                 // be late, for the oldest alone.
@@ -287,8 +290,11 @@ impl Completer {
         }
         // REPAIR-050
         match peer.takes_repairs() {
-            true => sq.mark_missing(missing),
-            false => self.go_back(sq),
+            true => {
+                sq.mark_missing(missing);
+                sq.repeat_after(Counter::SequenceNaksReceived);
+            }
+            false => self.go_back(sq, Counter::SequenceNaksReceived),
         }
         self.retry.on_missing(cx.now, missing, round_trip(cx, path));
         Ok(())
@@ -322,10 +328,12 @@ impl Completer {
             self.on_progress(cx, sq, path, 0);
         }
         // REPAIR-059
-        if let Some(last) = last
-            && sq.detect_lost_requests(last, REORDER_TOLERANCE)
-            && !self.retry.has_lost_at(sq.una())
-        {
+        let is_oldest_lost =
+            last.is_some_and(|last| sq.detect_lost_requests(last, REORDER_TOLERANCE));
+        if sq.has_lost() {
+            sq.repeat_after(Counter::SelectiveAcksReceived);
+        }
+        if is_oldest_lost && !self.retry.has_lost_at(sq.una()) {
             self.lose_oldest(cx, sq)?;
         }
         self.end_probe(cx, sq, path, psn);
@@ -477,6 +485,7 @@ impl Completer {
         // RC-COMP-004, RC-COMP-005, FAW-014
         if !is_reached && sq.detect_lost_answers(psn) {
             cx.count(Counter::ImpliedNaks, 1);
+            sq.repeat_after(Counter::ImpliedNaks);
             self.lose_oldest(cx, sq)?;
         }
         Ok(is_reached)
@@ -510,8 +519,11 @@ impl Completer {
             return;
         }
         match peer(cx, path).takes_repairs() || sq.awaits_answers_only() {
-            true => sq.detect_losses_before(probed.sent, probed.repeats_made),
-            false => self.go_back(sq),
+            true => {
+                sq.detect_losses_before(probed.sent, probed.repeats_made);
+                sq.repeat_after(Counter::Probes);
+            }
+            false => self.go_back(sq, Counter::Probes),
         }
     }
 
@@ -549,7 +561,9 @@ impl Completer {
         Ok(())
     }
 
-    fn go_back(&mut self, sq: &mut SendQueue) {
+    /// Everything is sent again, after this was counted.
+    fn go_back(&mut self, sq: &mut SendQueue, counted: Counter) {
+        sq.repeat_after(counted);
         sq.mark_lost(sq.una());
         sq.rewind();
         self.retry.on_rewind(sq.una());
