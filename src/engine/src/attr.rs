@@ -69,8 +69,8 @@ pub struct DeviceConfig {
     /// never leaves the machine, so that every path MTU is carried there.
     pub local_addrs: BTreeSet<IpAddr>,
     /// Addresses from which nobody sends but this device and others that are driven together with
-    /// it, its own among them: packets between these leave from UDP port 4791, which nobody else has
-    /// there, and what comes from one of them by another port is forged.
+    /// it, its own among them: packets between these leave from UDP port 4791, which nobody else
+    /// has there, and what comes from one of them by another port is forged.
     pub guarded_addrs: BTreeSet<IpAddr>,
     /// Which QPNs are its own: those of one slot of a device of several.
     pub slot: Slot,

@@ -73,8 +73,8 @@ impl Echo {
     }
 
     /// The traffic class with which a packet comes back within `timeout` that is sent with this
-    /// one; `None`: none comes back. Whether a host answers with the class that it was asked with is its
-    /// own affair; Linux does.
+    /// one; `None`: none comes back. Whether a host answers with the class that it was asked with
+    /// is its own affair; Linux does.
     ///
     /// # Errors
     /// What sending has.

@@ -161,8 +161,8 @@ impl Device {
         &self.tables.counters
     }
 
-    /// Has it noted from now on, or no longer, which QP puts which datagrams into a batch, and which
-    /// of them were sent before.
+    /// Has it noted from now on, or no longer, which QP puts which datagrams into a batch, and
+    /// which of them were sent before.
     pub fn note_senders(&mut self, is_wanted: bool) {
         self.senders = is_wanted.then(|| self.senders.take().unwrap_or_default());
         let repeats = &mut self.tables.repeats;
