@@ -18,9 +18,9 @@ pub(crate) enum Unfit {
     )]
     Static(PathBuf),
     #[error(
-        "{} is linked with {} ({}), and the shim, as all of rdma-core here, with {}; use a program \
-         that is linked with {3} as well, or a urxe that was built where this program was",
-        .program.display(), libc(!OURS_IS_MUSL), .loader.display(), libc(OURS_IS_MUSL)
+        "{} is linked with {} ({}), and the shim, as all of rdma-core here, with {ours}; use a \
+         program that is linked with {ours} as well, or a urxe that was built where this program was",
+        .program.display(), libc(!OURS_IS_MUSL), .loader.display(), ours = libc(OURS_IS_MUSL)
     )]
     OtherLibc { program: PathBuf, loader: PathBuf },
     #[error("{} is a directory", .0.display())]
