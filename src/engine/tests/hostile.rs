@@ -159,9 +159,14 @@ fn packets_between_guarded_addresses_leave_from_the_port_that_nobody_else_has() 
     t.receive_along(&from_there, &write(&t, 100));
     t.device.end_of_batch(t.now, &mut t.program);
     assert_eq!(t.next_sent().0.src_port, ROCE_PORT);
-    let mut elsewhere = Script::new();
-    elsewhere.receive(&[write(&t, 100)]);
-    assert_ne!(elsewhere.next_sent().0.src_port, ROCE_PORT);
+    // One that was connected before goes on from there: else it would be taken for forged.
+    let mut before = Script::new();
+    before.receive(&[write(&t, 100)]);
+    assert_ne!(before.next_sent().0.src_port, ROCE_PORT);
+    before.device.set_guarded_addrs([PEER].into());
+    before.receive_along(&from_there, &write(&t, 101));
+    before.device.end_of_batch(t.now, &mut before.program);
+    assert_eq!(before.next_sent().0.src_port, ROCE_PORT);
 }
 
 #[test]

@@ -72,6 +72,11 @@ impl Qp {
         Qp { common: Common::new(qpn, init, recv_pd), transport: Transport::default() }
     }
 
+    /// Leaves from the port that is right for its peer now.
+    pub(crate) fn follow_guarded_addrs(&mut self, config: &DeviceConfig) {
+        self.transport.follow_guarded_addrs(config);
+    }
+
     /// What it was created with.
     pub(crate) fn init(&self) -> &QpInit {
         &self.common.init

@@ -10,6 +10,7 @@ use super::rc::Rc;
 use super::send_queue::SendQueue;
 use super::uc::Uc;
 use super::ud::Ud;
+use crate::attr::DeviceConfig;
 use crate::attr::RecvSource;
 use crate::cause::Cause;
 use crate::counters::Counter;
@@ -20,7 +21,7 @@ use crate::path::{Direction, PathId, Paths};
 use std::time::Instant;
 use urxe_types::{Psn, QpState, QpType, RecvWqe, WcStatus};
 use urxe_wire::batch::TxBatch;
-use urxe_wire::{Body, Outer, Packet};
+use urxe_wire::{Body, Outer, Packet, ROCE_PORT};
 
 /// The send queue, and the service that works on it.
 #[derive(Debug, Default)]
@@ -53,6 +54,15 @@ impl Transport {
     /// The PSN of the next new request.
     pub(super) fn next_psn(&self) -> Psn {
         self.sq.next_psn()
+    }
+
+    /// Leaves from the port that is right for its peer now.
+    pub(super) fn follow_guarded_addrs(&mut self, config: &DeviceConfig) {
+        if let Some(Route { flow, .. }) = self.service.route_mut()
+            && config.guarded_addrs.contains(&flow.dst)
+        {
+            flow.src_port = ROCE_PORT;
+        }
     }
 
     /// The path to the peer, if it is known.
@@ -424,6 +434,14 @@ impl Service {
         match self {
             Service::Rc(rc) => Some(rc.route()),
             Service::Uc(uc) => Some(uc.route()),
+            Service::None | Service::Ud(_) => None,
+        }
+    }
+
+    fn route_mut(&mut self) -> Option<&mut Route> {
+        match self {
+            Service::Rc(rc) => Some(rc.route_mut()),
+            Service::Uc(uc) => Some(uc.route_mut()),
             Service::None | Service::Ud(_) => None,
         }
     }

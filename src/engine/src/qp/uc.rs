@@ -39,6 +39,10 @@ impl Uc {
         &self.route
     }
 
+    pub(super) fn route_mut(&mut self) -> &mut Route {
+        &mut self.route
+    }
+
     pub(super) fn expected_psn(&self) -> Psn {
         self.expected
     }

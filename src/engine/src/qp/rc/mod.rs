@@ -135,6 +135,10 @@ impl Rc {
         &self.route
     }
 
+    pub(super) fn route_mut(&mut self) -> &mut Route {
+        &mut self.route
+    }
+
     /// The path to the peer.
     pub(super) fn path(&self) -> PathId {
         self.path
