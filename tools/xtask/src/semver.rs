@@ -42,9 +42,17 @@ pub(crate) fn check_in(folder: &Path) -> Result {
 /// The tag of the newest release that this commit comes after.
 fn last_release(folder: &Path) -> Result<Option<String>> {
     let mut git = Command::new("git");
-    git.current_dir(folder).args(["tag", "--list", "v[0-9]*", "--merged", "HEAD"]);
-    let tags = output(git.args(["--sort", "-version:refname"]))?;
-    Ok(tags.lines().next().map(str::to_owned))
+    git.current_dir(folder).args(["tag", "--list", "--merged", "HEAD"]);
+    Ok(newest(&output(&mut git)?).map(str::to_owned))
+}
+
+/// The tag with the greatest version, such as v0.10.0.
+fn newest(tags: &str) -> Option<&str> {
+    let version = |tag: &str| -> Option<Vec<u64>> {
+        let numbers = tag.strip_prefix('v')?.split('.').map(|number| number.parse().ok());
+        numbers.collect::<Option<Vec<_>>>().filter(|numbers| numbers.len() == 3)
+    };
+    tags.lines().filter(|tag| version(tag).is_some()).max_by_key(|tag| version(tag))
 }
 
 #[cfg(test)]
@@ -53,18 +61,8 @@ mod tests {
 
     #[test]
     fn the_last_release_is_the_greatest_version_and_no_other_tag() {
-        let folder = tempfile::tempdir().unwrap();
-        let git = |args: &[&str]| {
-            let mut git = Command::new("git");
-            git.current_dir(folder.path()).args(["-c", "user.name=a", "-c", "user.email=a@b"]);
-            output(git.args(args)).unwrap()
-        };
-        git(&["init", "--quiet"]);
-        git(&["commit", "--quiet", "--allow-empty", "--message", "first"]);
-        assert_eq!(last_release(folder.path()), Ok(None));
-        for tag in ["v0.9.0", "v0.10.0", "vendor", "other"] {
-            git(&["tag", tag]);
-        }
-        assert_eq!(last_release(folder.path()), Ok(Some("v0.10.0".to_owned())));
+        assert_eq!(newest(""), None);
+        assert_eq!(newest("other\nv0\nvendor\nv1.x.0\n"), None);
+        assert_eq!(newest("v0.10.0\nv0.9.0\nvendor\nv1\n"), Some("v0.10.0"));
     }
 }

@@ -73,9 +73,7 @@ impl Configured {
     fn greet(&self) -> (Channel, Reply) {
         let mut channel = Channel::connect(&self.socket).unwrap();
         let hello = Request::Hello { program: "test".into() };
-        // Who is refused may have been so already.
-        let _ = channel.send(&hello, &[]);
-        let (reply, _) = channel.recv::<Reply>().unwrap();
+        let (reply, _) = channel.call(&hello, &[]).unwrap();
         (channel, reply)
     }
 }
@@ -163,7 +161,7 @@ fn a_file_that_is_wrong_changes_nothing() {
     for (lines, expected) in cases {
         daemon.reload(&lines);
         let said = daemon.says(1);
-        assert!(said[0].starts_with("urxed: all stays as it was: "), "{said:?}");
+        assert!(said[0].starts_with("urxed: error: all stays as it was: "), "{said:?}");
         assert!(said[0].contains(expected), "{said:?}");
         assert_eq!(scrape(port).as_deref(), Some("HTTP/1.1 200 OK"));
     }
