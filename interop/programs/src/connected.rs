@@ -229,12 +229,11 @@ const GROUPS: &[Group] = &[
         ..USUAL
     },
     Group {
-        name: "fio, verb",
-        server: "fio --name=to --ioengine=rdma --rw=read --port=PORT --bs=64k --size=16m \
-                 --verb=OPTIONS",
+        name: "fio",
+        server: "fio --name=to --ioengine=rdma --rw=read --port=PORT --bs=64k --size=16m OPTIONS",
         client: "fio --name=from --ioengine=rdma --rw=write --hostname=ADDR --port=PORT --bs=64k \
-                 --size=16m --iodepth=4 --verb=OPTIONS",
-        options: &[("write", Expect::Words("WRITE: bw=")), ("send", Expect::Words("WRITE: bw="))],
+                 --size=16m --iodepth=4 OPTIONS",
+        options: &[("--verb=write", Expect::Words("WRITE: bw="))],
         ..USUAL
     },
     Group {
