@@ -5,7 +5,7 @@ import subprocess
 
 PROGRAM = 'urxe ping'
 SECONDS = 60
-# What it must say of each step. Whether the wire keeps the traffic class is not seen from one end.
+# What it must say of each step. Linux answers an ICMP echo with the class that it came with.
 EXPECTED = {'name': 'ok', 'route': 'ok', 'neighbour': 'ok', 'port': 'ok', 'path-mtu': 'ok',
             'device': 'ok', 'answers': 'ok', 'icrc': 'ok', 'traffic-class': 'ok'}
 # That of the link, which is long enough for the largest.
