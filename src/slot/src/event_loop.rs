@@ -405,6 +405,10 @@ impl EventLoop {
     fn answer(&mut self, now: Instant, key: u32) -> Result<Progress, SlotError> {
         let ended = Ok(Progress { worked: true, more: false });
         for served in 0..REQUESTS_PER_TURN {
+            // SHARE-012
+            if !self.ctx.closer.has_room() {
+                return Ok(Progress { worked: served > 0, more: true });
+            }
             let Some(session) = self.sessions.get_mut(key) else { return ended };
             // SLOT-004
             if session.has_asked() {

@@ -5,8 +5,11 @@
 //! not received. The kernel does not wait where a thread closes by ending. So a thread takes the
 //! descriptors into a table of its own, and ends.
 
+use crate::control::MAX_FDS;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
 
 /// Descriptors that are closed at a time, and that wait for it.
@@ -17,6 +20,8 @@ const BATCH: usize = 64;
 #[derive(Debug)]
 pub struct Closer {
     thread: SyncSender<OwnedFd>,
+    /// How many it has that are not closed.
+    open: Arc<AtomicUsize>,
 }
 
 impl Closer {
@@ -26,23 +31,35 @@ impl Closer {
     /// If there can be no further thread.
     pub fn new() -> io::Result<Closer> {
         let (thread, descriptors) = sync_channel(BATCH);
+        let open = Arc::new(AtomicUsize::new(0));
+        let of_thread = Arc::clone(&open);
         let closer = std::thread::Builder::new().name("urxed-closer".into());
-        closer.spawn(move || close_all(&descriptors))?;
-        Ok(Closer { thread })
+        closer.spawn(move || close_all(&descriptors, &of_thread))?;
+        Ok(Closer { thread, open })
+    }
+
+    /// Whether those of one message more, at least, can be closed without waiting.
+    pub fn has_room(&self) -> bool {
+        self.open.load(Ordering::Relaxed) + MAX_FDS < BATCH
     }
 
     /// Closes a descriptor some time. Where a program sends them faster than they are closed, it is
     /// waited until one is: they would take all descriptors that there are.
     pub fn close(&self, descriptor: OwnedFd) {
+        self.open.fetch_add(1, Ordering::Relaxed);
         // SLOT-001: the thread lives as long as this end.
         let _ = self.thread.send(descriptor);
     }
 }
 
-fn close_all(descriptors: &Receiver<OwnedFd>) {
+fn close_all(descriptors: &Receiver<OwnedFd>, open: &AtomicUsize) {
     while let Ok(first) = descriptors.recv() {
+        let batch: Vec<_> =
+            std::iter::once(first).chain(descriptors.try_iter().take(BATCH)).collect();
+        let count = batch.len();
         // SHARE-105
-        close_by_exit(std::iter::once(first).chain(descriptors.try_iter().take(BATCH)).collect());
+        close_by_exit(batch);
+        open.fetch_sub(count, Ordering::Relaxed);
     }
 }
 
@@ -121,6 +138,33 @@ mod tests {
         other.read_to_end(&mut under_way).unwrap();
         assert!(!under_way.is_empty());
         assert!(since.elapsed() < Duration::from_secs(30), "it has lingered");
+    }
+
+    /// SHARE-012
+    #[test]
+    fn a_closer_with_enough_to_do_says_so_before_anybody_waits() {
+        let (thread, descriptors) = sync_channel(BATCH);
+        let busy = Closer { thread, open: Arc::default() };
+        let mut closed = 0;
+        while busy.has_room() {
+            for _ in 0..MAX_FDS {
+                busy.close(std::io::pipe().unwrap().0.into());
+            }
+            closed += MAX_FDS;
+        }
+        assert!((MAX_FDS..=BATCH).contains(&closed), "{closed}");
+        assert_eq!(descriptors.try_iter().count(), closed);
+
+        let closer = Closer::new().unwrap();
+        let since = Instant::now();
+        for _ in 0..10 * BATCH {
+            closer.close(std::io::pipe().unwrap().0.into());
+        }
+        while closer.open.load(Ordering::Relaxed) > 0 {
+            assert!(since.elapsed() < Duration::from_secs(60), "they are never closed");
+            std::thread::yield_now();
+        }
+        assert!(closer.has_room());
     }
 
     #[test]
