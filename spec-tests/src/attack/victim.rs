@@ -137,7 +137,6 @@ impl Victim {
             if begun.elapsed() > LOST {
                 return Err("a WRITE did not end".into());
             }
-            std::thread::yield_now();
         }
     }
 

@@ -11,14 +11,20 @@ use std::time::{Duration, Instant};
 /// microseconds, those that do not keep it until the clock ticks, every 1 to 10 ms.
 pub const YIELD_MAX: Duration = Duration::from_micros(500);
 
-/// How long it is not yielded again after that.
+/// How long it is not yielded again after that, at first.
 pub const YIELD_PAUSE: Duration = Duration::from_millis(100);
+
+/// The pause doubles with each further yield that takes too long, up to this: a kernel that takes
+/// a yield for the whole turn (Linux from 6.18 on) gives the processor back after 50 ms and more.
+pub const MAX_YIELD_PAUSE: Duration = Duration::from_secs(5);
 
 /// Remembers how yielding went.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct YieldPolicy {
     /// Yields in a row that took too long. One alone may be anybody's.
     slow: u32,
+    /// How long it was not yielded last time.
+    pause: Duration,
     /// When to yield again; at once if `None`.
     again: Option<Instant>,
 }
@@ -26,7 +32,7 @@ pub struct YieldPolicy {
 impl YieldPolicy {
     /// The initial state.
     pub const fn new() -> YieldPolicy {
-        YieldPolicy { slow: 0, again: None }
+        YieldPolicy { slow: 0, pause: Duration::ZERO, again: None }
     }
 
     /// Whether to yield.
@@ -36,9 +42,14 @@ impl YieldPolicy {
 
     /// The processor was yielded, and came back after so long.
     pub fn on_yield(&mut self, now: Instant, away: Duration) {
-        self.slow = if away > YIELD_MAX { self.slow.saturating_add(1) } else { 0 };
+        if away <= YIELD_MAX {
+            *self = YieldPolicy::new();
+            return;
+        }
+        self.slow = self.slow.saturating_add(1);
         if self.slow > 1 {
-            self.again = Some(now + YIELD_PAUSE);
+            self.pause = (self.pause * 2).clamp(YIELD_PAUSE, MAX_YIELD_PAUSE);
+            self.again = Some(now + self.pause);
         }
     }
 }
@@ -58,13 +69,20 @@ mod tests {
         }
         yield_policy.on_yield(start, slow);
         assert!(!yield_policy.is_due(start));
-        // Then once to see whether it is better now.
-        let later = start + YIELD_PAUSE;
-        assert!(yield_policy.is_due(later));
-        yield_policy.on_yield(later, slow);
-        assert!(!yield_policy.is_due(later));
-        yield_policy.on_yield(later + YIELD_PAUSE, quick);
-        yield_policy.on_yield(later + YIELD_PAUSE, slow);
-        assert!(yield_policy.is_due(later + YIELD_PAUSE));
+        // Then once to see whether it is better now, more and more seldom.
+        let (mut now, mut pause) = (start + YIELD_PAUSE, YIELD_PAUSE);
+        for _ in 0..10 {
+            assert!(yield_policy.is_due(now));
+            yield_policy.on_yield(now, slow);
+            pause = (2 * pause).min(MAX_YIELD_PAUSE);
+            assert!(!yield_policy.is_due(now + pause - Duration::from_nanos(1)));
+            now += pause;
+        }
+        // It is as if nothing had been.
+        yield_policy.on_yield(now, quick);
+        yield_policy.on_yield(now, slow);
+        assert!(yield_policy.is_due(now));
+        yield_policy.on_yield(now, slow);
+        assert!(yield_policy.is_due(now + YIELD_PAUSE));
     }
 }
