@@ -137,6 +137,7 @@ impl Victim {
             if begun.elapsed() > LOST {
                 return Err("a WRITE did not end".into());
             }
+            std::thread::yield_now();
         }
     }
 

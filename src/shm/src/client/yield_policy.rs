@@ -16,7 +16,7 @@ pub const YIELD_PAUSE: Duration = Duration::from_millis(100);
 
 /// The pause doubles with each further yield that takes too long, up to this: a kernel that takes
 /// a yield for the whole turn (Linux from 6.18 on) gives the processor back after 50 ms and more.
-pub const MAX_YIELD_PAUSE: Duration = Duration::from_secs(5);
+pub const MAX_YIELD_PAUSE: Duration = Duration::from_secs(2);
 
 /// Remembers how yielding went.
 #[derive(Clone, Copy, Debug, Default)]
