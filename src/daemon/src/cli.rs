@@ -178,7 +178,7 @@ fn serve(
 
 /// What was chosen by the command line, and by the file where that says nothing.
 fn together(options: &Settings, file: Option<&ConfigFile>) -> Settings {
-    options.clone().or(file.map_or_else(Settings::default, |file| file.settings.clone()))
+    file.map_or_else(|| options.clone(), |file| file.below(options))
 }
 
 /// Says what people should know of a daemon that has just begun.

@@ -28,6 +28,11 @@ impl ConfigFile {
         Ok(ConfigFile { path: path.to_path_buf(), table, settings })
     }
 
+    /// What was chosen by options, and by the file where these say nothing.
+    pub(crate) fn below(&self, options: &Settings) -> Settings {
+        options.clone().or(self.settings.clone())
+    }
+
     /// Where it is.
     pub(crate) fn path(&self) -> &Path {
         &self.path
@@ -102,13 +107,17 @@ pub(crate) fn differing(one: &Config, other: &Config) -> Vec<&'static str> {
 pub(crate) const CHANGEABLE: [&str; 5] =
     ["metrics", "linger", "drain", "sessions-per-user", "cm-ids-per-user"];
 
-/// The settings of the log, which begins before there is a configuration: they need a restart.
-pub(crate) const OF_LOG: [&str; 2] = ["log", "log-format"];
+/// The same of the log, which begins before there is a configuration: it needs a restart.
+pub(crate) fn differing_in_log(one: &Settings, other: &Settings) -> Vec<&'static str> {
+    let same = [("log", one.log == other.log), ("log-format", one.log_format == other.log_format)];
+    same.into_iter().filter(|(_, same)| !same).map(|(key, _)| key).collect()
+}
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::config::{PortBackend, SocketMode, Wire};
+    use crate::log::LogFormat;
     use std::num::NonZeroU32;
 
     fn read(text: &str) -> Result<ConfigFile, ConfigError> {
@@ -149,15 +158,16 @@ mod tests {
             fault: Some("drop=1%".parse().unwrap()),
             capture: Some("/tmp/a.pcapng".into()),
             metrics: Some("127.0.0.1:9100".parse().unwrap()),
-            log: None,
-            log_format: None,
+            log: Some("info".parse().unwrap()),
+            log_format: Some(LogFormat::Json),
             linger: NonZeroU32::new(10),
             drain: NonZeroU32::new(30),
             sessions_per_user: NonZeroU32::new(12),
             cm_ids_per_user: NonZeroU32::new(1000),
         };
+        let of_log = differing_in_log(&all, &Settings::default());
         let [all, none] = [all, Settings::default()].map(Config::unchecked);
-        let named = [&differing(&all, &none)[..], &OF_LOG].concat();
+        let named = [differing(&all, &none), of_log].concat();
         // Whoever adds a setting finds out here, and in the file's own list of names.
         let known = read("known = 1").unwrap_err().to_string();
         assert_eq!(named.len(), known.matches('`').count() / 2 - 2, "{known}");

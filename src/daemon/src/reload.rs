@@ -2,7 +2,7 @@
 
 use crate::broker::Changeable;
 use crate::config::{Config, Settings};
-use crate::config_file::{CHANGEABLE, ConfigFile, OF_LOG, differing};
+use crate::config_file::{CHANGEABLE, ConfigFile, differing, differing_in_log};
 use crate::daemon::{Handle, StartError, listen_for_scrapers};
 use crate::metrics::Metrics;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -83,9 +83,10 @@ pub(crate) fn reload(
     file: &mut ConfigFile,
 ) -> Result<Vec<String>, StartError> {
     let new = ConfigFile::read(file.path())?;
-    let config = Config::try_from(options.clone().or(new.settings.clone()))?;
+    let settings = new.below(options);
+    let config = Config::try_from(settings.clone())?;
     let mut differs = differing(&daemon.config, &config);
-    differs.extend(OF_LOG.into_iter().filter(|key| file.said(key) != new.said(key)));
+    differs.extend(differing_in_log(&file.below(options), &settings));
     // SLOT-126
     daemon.change(&config)?;
     let mut lines = Vec::new();
@@ -99,8 +100,10 @@ pub(crate) fn reload(
             lines.push(format!("{key} {is} needs a restart, and stays {was} until then"));
         }
     }
-    let by_file = Config::unchecked(new.settings.clone().or(options.clone()));
-    for key in differing(&by_file, &config).into_iter().filter(|key| new.names(key)) {
+    let by_file = new.settings.clone().or(options.clone());
+    let mut overridden = differing_in_log(&by_file, &settings);
+    overridden.extend(differing(&Config::unchecked(by_file), &config));
+    for key in overridden.into_iter().filter(|key| new.names(key)) {
         lines.push(format!("{key} {} has no effect: an option says otherwise", new.said(key)));
     }
     if lines.is_empty() {

@@ -144,6 +144,18 @@ fn settings_that_can_change_do_and_of_the_rest_it_is_said_that_they_need_a_resta
     assert!(daemon.daemon.wait().success());
 }
 
+/// SLOT-125
+#[test]
+fn the_log_needs_a_restart_unless_an_option_says_how_it_is() {
+    let mut daemon = Configured::start(&["--log", "info,session=off"], "");
+    daemon.reload("log = \"debug\"\nlog-format = \"json\"\n");
+    let expected = [
+        "log debug has no effect: an option says otherwise",
+        "log-format json needs a restart, and stays not set until then",
+    ];
+    assert_eq!(daemon.says(2), expected);
+}
+
 /// SLOT-126
 #[test]
 fn a_file_that_is_wrong_changes_nothing() {

@@ -143,6 +143,9 @@ impl Device {
     /// Changes from which addresses nobody sends but this device and others that are driven
     /// together with it. QPs that are connected to one of these already go on from port 4791.
     pub fn set_guarded_addrs(&mut self, guarded_addrs: BTreeSet<IpAddr>) {
+        if self.tables.config.guarded_addrs == guarded_addrs {
+            return;
+        }
         self.tables.config.guarded_addrs = guarded_addrs;
         for scheduled in self.qps.values_mut() {
             scheduled.qp.follow_guarded_addrs(&self.tables.config);
