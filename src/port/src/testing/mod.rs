@@ -28,8 +28,10 @@ pub(crate) fn fresh_addr() -> IpAddr {
     Ipv4Addr::new(127, 64 | high & 0x3f, low, n as u8).into()
 }
 
-/// Opens a port on an address that other tests may be using at the moment (there is but one ::1).
-pub(crate) fn open_shared<P>(open: impl Fn() -> Result<P, OpenError>) -> P {
+/// Opens a port on an address that may be in use at the moment: by other tests (there is but one
+/// ::1), or by what another test has just forked and that has not executed its program yet, if the
+/// address was closed before.
+pub(crate) fn open_shared<P>(mut open: impl FnMut() -> Result<P, OpenError>) -> P {
     for _ in 0..600 {
         match open() {
             Err(OpenError::PortTaken { .. }) => std::thread::sleep(Duration::from_millis(50)),
