@@ -240,7 +240,7 @@ fn the_tables_have_every_fault_once() {
     assert_eq!(named, Fault::ALL, "in the order of the faults");
 }
 
-/// On a network that loses packets too: `tests/conform.rs`.
+/// On a network that loses packets too: `tests/conformance.rs`.
 #[test]
 fn an_engine_without_a_fault_passes_all_checks_a_hundred_times() {
     for seed in 1..=100 {

@@ -51,9 +51,23 @@ pub fn release_binary(name: &str) -> PathBuf {
     target_directory().join("release").join(name)
 }
 
-/// Builds the release binaries, and the shim, which is a library.
+/// Builds the release binaries that are run by others than their developers, and the shim, which is
+/// a library.
 pub fn build_release() -> Result {
-    run(cargo().args(["build", "--release", "--workspace"]))
+    build_release_with(&[])
+}
+
+/// Builds the release binaries, and more of the workspace.
+///
+/// All that is built here for a release is built by this command. Of fewer packages, cargo enables
+/// fewer features of the crates that they depend on, and would build all of them again.
+pub fn build_release_with(more: &[&str]) -> Result {
+    let mut build = cargo();
+    build.args(["build", "--release", "--workspace", "--locked", "--lib"]);
+    for name in ["urxe", "urxed", "urxe-peer", "attack"].iter().chain(more) {
+        build.args(["--bin", name]);
+    }
+    run(&mut build)
 }
 
 /// Runs to the end, output going where ours goes; an error if it fails.

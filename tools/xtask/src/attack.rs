@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::process::Command;
-use urxe_shell::{Result, cargo, release_binary, run};
+use urxe_shell::{Result, build_release, release_binary, run};
 
 /// What is done, and how it is shown.
 #[derive(clap::Args)]
@@ -15,9 +15,7 @@ pub(crate) struct Options {
 
 /// Builds a daemon and the attacks as they are released, and makes them.
 pub(crate) fn attack(Options { options }: &Options) -> Result {
-    let mut build = cargo();
-    build.args(["build", "--release", "--bin", "urxed", "--bin", "attack"]);
-    run(build.args(["--package", "urxe-daemon", "--package", "urxe-spec-tests"]))?;
+    build_release()?;
     run(Command::new(release_binary("attack")).args(options))
 }
 

@@ -11,6 +11,11 @@ use urxe_shell::{
     Result, build_release, cargo, files_below, is_root, release_binary, root, run, target_directory,
 };
 
+/// All crates, with all features but one for tests alone. What checks, builds or runs them takes
+/// these words, so that each crate is built once: with other features it would be another.
+pub(crate) const WORKSPACE: [&str; 4] =
+    ["--workspace", "--features", "urxe-verbs/tokio", "--locked"];
+
 /// How much is run.
 #[derive(clap::Args)]
 pub(crate) struct Options {
@@ -55,15 +60,15 @@ fn sources(report: &mut Report) {
     report.stage("house rules", None, tidy::check);
     report.stage("rules and their tests", None, || rules::run(&rules::Options::default()));
     report.stage("lints", lacks_component("clippy"), || {
-        let lints = ["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"];
-        run_cargo(&lints, &[])
+        let lints = ["--all-targets", "--", "-D", "warnings"];
+        run_cargo(&[&["clippy"], &WORKSPACE[..], &lints].concat(), &[])
     });
 }
 
 /// Tests that need nothing but themselves.
 fn fast_tests(report: &mut Report) {
     report.stage("unit tests", None, || {
-        run_cargo(&["test", "--workspace", "--lib", "--bins", "--locked"], &[])
+        run_cargo(&[&["test"], &WORKSPACE[..], &["--lib", "--bins"]].concat(), &[])
     });
     report.stage("tests of the crates without I/O", None, || {
         let packages = tidy::crates_without_io().map(|name| format!("--package=urxe-{name}"));
@@ -76,7 +81,7 @@ fn fast_tests(report: &mut Report) {
 
 fn everything_else(report: &mut Report) {
     report.stage("documentation", None, || {
-        let doc = ["doc", "--workspace", "--no-deps", "--locked"];
+        let doc = [&["doc"], &WORKSPACE[..], &["--no-deps"]].concat();
         run_cargo(&doc, &[("RUSTDOCFLAGS", "-D warnings")])
     });
     report.stage("the oldest Rust", msrv::lacks(), msrv::check);
@@ -87,9 +92,10 @@ fn everything_else(report: &mut Report) {
     report.stage("public API since the last release", semver::lacks(), semver::check);
     report.stage("release build", None, build_release);
     report.stage("tests", None, || {
-        run_cargo(&["test", "--workspace", "--locked", "--no-fail-fast"], &[])
+        run_cargo(&[&["test"], &WORKSPACE[..], &["--no-fail-fast"]].concat(), &[])
     });
-    report.stage("the client's features", lacks_component("clippy"), features_of_the_client);
+    let lacks = lacks_component("clippy");
+    report.stage("the client without its features", lacks, client_without_features);
     report.stage("seeded faults", None, seeded::check);
     report.stage("bytes from outside", None, fuzz::short);
     report.stage("attacks on a daemon", None, attack::short);
@@ -145,18 +151,10 @@ fn lacks_component(component: &str) -> Option<String> {
         .then(|| format!("cargo {component} is not installed: rustup component add {component}"))
 }
 
-/// The client with its feature `tokio`, and with none: nothing else here has it so.
-fn features_of_the_client() -> Result {
-    let lints = ["--", "-D", "warnings"];
-    let client = ["--package", "urxe-verbs", "--locked"];
-    run_cargo(&[&["clippy"], &client[..], &["--no-default-features"], &lints].concat(), &[])?;
-    let client = [&client[..], &["--features", "tokio"]].concat();
-    run_cargo(&[&["clippy"], &client[..], &["--all-targets"], &lints].concat(), &[])?;
-    run_cargo(&[&["test", "--doc"], &client[..], &["asynchronous"]].concat(), &[])?;
-    // That the second of the tests runs.
-    run_cargo(&[&["build", "--examples"], &client[..]].concat(), &[])?;
-    let tests = ["test", "--test", "asynchronous", "--test", "examples"];
-    run_cargo(&[&tests[..], &client].concat(), &[])
+/// The client with none of its features: nothing else here has it so.
+fn client_without_features() -> Result {
+    let client = ["clippy", "--package", "urxe-verbs", "--no-default-features", "--locked"];
+    run_cargo(&[&client[..], &["--", "-D", "warnings"]].concat(), &[])
 }
 
 /// Whether the crates of `src` can be packed, each with those that it needs. Nothing is built.

@@ -5,7 +5,7 @@ use crate::ci::published_crates;
 use crate::package::{self, Kind};
 use crate::packages::{IP, MMDEBSTRAP, lacking_root_or};
 use std::process::Command;
-use urxe_shell::{Result, release_binary, root, run, target_directory};
+use urxe_shell::{Result, build_release, release_binary, root, run, target_directory};
 
 /// Options of the task.
 #[derive(clap::Args, Default)]
@@ -50,7 +50,7 @@ pub(crate) fn check(options: &Options) -> Result {
             Installation::Deb => ("deb", package::make(Kind::Deb, None)?),
             Installation::Tarball => ("tarball", package::make(Kind::Tarball, None)?),
             Installation::Binary => {
-                package::build()?;
+                build_release()?;
                 ("binary", release_binary("urxe"))
             }
             Installation::Crate => {

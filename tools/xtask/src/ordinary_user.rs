@@ -1,6 +1,7 @@
 //! What CI runs once more as an ordinary user: one without privilege, with an empty home and the
 //! usual limit of open descriptors.
 
+use crate::ci::WORKSPACE;
 use crate::packages::{self, PERFTEST, PRLIMIT, RXE_PROVIDER, SETPRIV};
 use serde_json::Value;
 use std::ffi::OsStr;
@@ -265,7 +266,7 @@ struct Test {
 /// All test binaries of the workspace; what is not built yet is.
 fn built_tests() -> Result<Vec<Test>> {
     let mut command = cargo();
-    command.args(["test", "--workspace", "--locked", "--no-run", "--message-format=json"]);
+    command.arg("test").args(WORKSPACE).args(["--no-run", "--message-format=json"]);
     Ok(output(&mut command)?.lines().filter_map(test_of).collect())
 }
 

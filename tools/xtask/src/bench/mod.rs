@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
-use urxe_shell::{Result, build_release, output, target_directory};
+use urxe_shell::{Result, build_release_with, output, target_directory};
 
 /// Options of the benchmark.
 #[derive(clap::Args)]
@@ -130,7 +130,7 @@ pub(crate) fn run(options: &Options) -> Result {
     }
     // Before all that takes long.
     let older = options.beside.as_deref().map(picture::Older::read).transpose()?;
-    build_release()?;
+    build_release_with(&["xtask"])?;
     let mut figures = Vec::new();
     for &mtu in &options.mtu {
         figures.extend(measure_link(options, mtu)?);

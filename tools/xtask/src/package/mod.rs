@@ -12,7 +12,7 @@ use crate::packages::{BINUTILS, lacking};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use tree::{Folders, Tree};
-use urxe_shell::{Result, cargo, output, root, run, target_directory};
+use urxe_shell::{Result, build_release, output, root, target_directory};
 
 /// Options of the task.
 #[derive(clap::Args)]
@@ -48,19 +48,12 @@ pub(crate) fn make(kind: Kind, maintainer: Option<&str>) -> Result<PathBuf> {
     if let Some(lacks) = lacks(kind) {
         return Err(lacks);
     }
-    build()?;
+    build_release()?;
     let folder = target_directory().join("package");
     match kind {
         Kind::Deb => deb::make(&folder, maintainer),
         Kind::Tarball => tarball::make(&folder),
     }
-}
-
-/// Builds what is packed.
-pub(crate) fn build() -> Result {
-    let mut build = cargo();
-    build.args(["build", "--release", "--locked"]);
-    run(build.args(["--package=urxe-tools", "--package=urxe-daemon", "--package=urxe-shim"]))
 }
 
 /// Why a package cannot be made here.
