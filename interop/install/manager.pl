@@ -3,7 +3,8 @@
 #
 #     perl manager.pl SOCKET USER STATE COMMAND...
 #
-# HUP: `systemctl reload`, USR1: `systemctl restart`, TERM: `systemctl stop` of service and socket.
+# HUP: `systemctl reload`, USR1: `systemctl restart`, USR2: `systemctl kill -s USR2`, TERM: `systemctl
+# stop` of service and socket.
 # What happens goes into the file STATE, a line each: `started PID`, what it tells (`READY=1` ...),
 # `ended STATUS`.
 use strict;
@@ -13,7 +14,7 @@ use Socket;
 
 my ($path, $user, $state, @command) = @ARGV;
 my %asked;
-$SIG{$_} = sub { $asked{$_[0]} = 1 } for qw(HUP USR1 TERM);
+$SIG{$_} = sub { $asked{$_[0]} = 1 } for qw(HUP USR1 USR2 TERM);
 
 sub note {
     open my $file, '>>', $state or die "$state: $!\n";
@@ -53,7 +54,9 @@ sub start {
 my $pid = start();
 my $restarts = 0;
 while (1) {
-    kill 'HUP', $pid if delete $asked{HUP};
+    for my $signal (qw(HUP USR2)) {
+        kill $signal, $pid if delete $asked{$signal};
+    }
     if (delete $asked{USR1}) {
         $restarts = 1;
         kill 'TERM', $pid;

@@ -90,6 +90,27 @@ until_so 'told 3 READY=1'
 grep 'all stays as it was' /tmp/urxed.log
 sed -i '/^drain = 61/d' /etc/urxe/urxed.toml
 
+echo 'upgrade, under traffic:'
+flow '6 -b'
+daemon=$(sed -n 's/^started //p' /tmp/state)
+before=$(ps -o pid= -C urxed-worker | sort | tr '\n' ' ')
+# As a package does.
+cp -p /usr/bin/urxed /usr/bin/urxed.new
+mv /usr/bin/urxed.new /usr/bin/urxed
+readlink /proc/$daemon/exe | grep deleted
+kill -USR2 $manager
+until_so 'told 3 RELOADING=1 && told 4 READY=1'
+grep 'upgraded to' /tmp/urxed.log
+[ "$(readlink /proc/$daemon/exe)" = /usr/bin/urxed ] || fail 'it is still the old program'
+wait $server || fail 'the server noticed something'
+wait $client
+grep -A 1 '#bytes' /tmp/client || fail 'the client noticed something'
+after=$(ps -o pid= -C urxed-worker | sort | tr '\n' ' ')
+for worker in $before; do
+    case " $after" in *" $worker "*) ;; *) fail "worker $worker is gone: $after" ;; esac
+done
+write
+
 echo 'restart, with time for what runs:'
 flow 8
 kill -USR1 $manager
@@ -100,14 +121,14 @@ next=$!
 wait $server || fail 'the server was not given its time'
 wait $client
 grep -A 1 '#bytes' /tmp/client || fail 'the client was not given its time'
-until_so "told 2 started && told 4 READY=1 && told 1 'ended 0'"
+until_so "told 2 started && told 5 READY=1 && told 1 'ended 0'"
 wait $next || fail 'who came meanwhile was not served'
 write
 
 echo 'restart, with too little time:'
 sed -i 's/^drain = .*/drain = 1/' /etc/urxe/urxed.toml
 kill -HUP $manager
-until_so 'told 5 READY=1'
+until_so 'told 6 READY=1'
 # Both write: who neither posts nor polls, as the server of one direction, is told nothing.
 flow '600 -b'
 kill -USR1 $manager
@@ -117,7 +138,7 @@ for program in server client; do
     grep 'outstanding work requests complete with IBV_WC_WR_FLUSH_ERR' /tmp/$program ||
         fail "the $program was told nothing"
 done
-until_so "told 3 started && told 6 READY=1 && told 2 'ended 0'"
+until_so "told 3 started && told 7 READY=1 && told 2 'ended 0'"
 write
 
 kill $manager

@@ -7,7 +7,9 @@ use crate::limits::MAX_PEER_TIME;
 use crate::listener::ListenerId;
 use crate::manager::{ConnId, Context};
 use crate::parameters::Path;
+use crate::saved::{CommIdAsNumber, ServiceIdAsNumber, saved_message};
 use crate::timing::Retries;
+use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 use urxe_types::{PathMtu, Psn, Qkey, QpType, Qpn, TimeCode};
 use urxe_wire::mad::{
@@ -22,7 +24,7 @@ const NO_QP: Qpn = Qpn::new(0);
 ///
 /// IBTA's "MRA sent" and "MRA received" are not among them: an MRA only lengthens the wait in
 /// REQ-SENT and REP-SENT.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum State {
     /// REQ sent (active side); waits for a REP or REJ.
     ReqSent,
@@ -48,7 +50,7 @@ pub enum State {
 }
 
 /// A connection, or the resolution of a service.
-#[derive(Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Conn {
     pub(crate) id: ConnId,
     pub(crate) state: State,
@@ -64,29 +66,36 @@ pub(crate) struct Conn {
     /// The QP that the peer's messages come from: 1, unless the peer uses another.
     pub(crate) peer_gsi: Qpn,
     pub(crate) tid: u64,
+    #[serde(with = "ServiceIdAsNumber")]
     pub(crate) service_id: ServiceId,
     /// The peer's communication ID; none on the active side before the REP.
+    #[serde(with = "CommIdAsNumber")]
     pub(crate) remote_id: CommId,
     /// What was negotiated; none for SIDR.
     pub(crate) terms: Option<Terms>,
     /// The message that is sent again in this state: when the timer expires, or as the reply to a
     /// duplicate.
+    #[serde(with = "saved_message")]
     pub(crate) message: Option<Box<[u8; MAD_LEN]>>,
     pub(crate) retries: Retries,
     /// The max CM retries of the REQ: for both sides.
     pub(crate) max_retries: u8,
     /// Until when the peer asked us to wait with its last MRA. Retries until then do not count.
+    #[serde(skip)]
     pub(crate) mra_deadline: Option<Instant>,
     pub(crate) mras_received: u8,
     /// When the peer was last asked whether it has lost the connection.
+    #[serde(skip)]
     pub(crate) asked_whether_lost: Option<Instant>,
     /// When the timer expires.
+    #[serde(skip)]
     pub(crate) deadline: Option<Instant>,
+    #[serde(skip)]
     pub(crate) indexed: Indexed,
 }
 
 /// What the manager's indexes hold of a connection.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Indexed {
     /// Its entry among the deadlines.
     pub(crate) deadline: Option<Instant>,
@@ -97,7 +106,7 @@ pub(crate) struct Indexed {
 }
 
 /// What the two sides of a connection negotiate.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Terms {
     pub(crate) qp_type: QpType,
     pub(crate) local_qpn: Qpn,

@@ -58,8 +58,8 @@
 //!
 //! `commands.rs` is what programs ask for, `receive.rs` and `connection_messages.rs` what peers
 //! send, `connection.rs` one connection with its state and timer, `timing.rs` the waits between
-//! retries, `manager.rs` the tables and queues, `listener.rs` who gets a request, `held.rs` those
-//! that wait for a listener.
+//! retries, `saved.rs` a manager as a value, `manager.rs` the tables and queues, `listener.rs` who
+//! gets a request, `held.rs` those that wait for a listener.
 
 #![forbid(unsafe_code)]
 
@@ -75,6 +75,7 @@ mod listener;
 mod manager;
 mod parameters;
 mod receive;
+mod saved;
 mod timing;
 
 pub use connection::State;
@@ -84,4 +85,5 @@ pub use event::{ConnectRequest, ConnectResponse, DisconnectCause, Event, SidrRep
 pub use listener::{Listen, ListenOn, ListenerId, Service};
 pub use manager::{Config, ConnId, Manager, Outgoing};
 pub use parameters::{Accept, Connect, Path, Qp, Resolve, SidrAnswer};
+pub use saved::{RestoreError, Saved};
 pub use timing::Timing;

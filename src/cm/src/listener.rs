@@ -1,5 +1,7 @@
 //! Listeners, and which of them a request is for.
 
+use crate::saved::ServiceIdAsNumber;
+use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::fmt;
 use std::net::IpAddr;
@@ -7,7 +9,7 @@ use urxe_types::QpType;
 use urxe_wire::mad::{PortSpace, ServiceId};
 
 /// A listener, by a number that is never used twice.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ListenerId(pub u64);
 
 impl fmt::Display for ListenerId {
@@ -31,7 +33,7 @@ pub struct Listen {
 }
 
 /// The addresses of a listener.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum ListenOn {
     /// All.
     Any,
@@ -44,7 +46,7 @@ pub enum ListenOn {
 }
 
 /// What a listener is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Service {
     /// Connections of this type: RC or UC.
     Connected(QpType),
@@ -52,27 +54,55 @@ pub enum Service {
     Datagrams,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Listener {
     pub(crate) service: Service,
     backlog: usize,
     /// Requests that the program has not taken yet.
+    #[serde(skip)]
     waiting: usize,
     port: u16,
-    key: ListenKey,
+    #[serde(with = "ServiceIdAsNumber")]
+    service_id: ServiceId,
+    on: ListenOn,
+}
+
+impl Listener {
+    fn key(&self) -> ListenKey {
+        (self.service_id, self.on, self.service == Service::Datagrams)
+    }
 }
 
 /// Service, addresses, and whether it is for datagrams: what only one listener can have.
 type ListenKey = (ServiceId, ListenOn, bool);
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Listeners {
+    #[serde(skip)]
     by_key: HashMap<ListenKey, ListenerId>,
     listeners: HashMap<ListenerId, Listener>,
     last: u64,
 }
 
 impl Listeners {
+    /// Puts right what is not written down: which listener has which key, and how many requests
+    /// wait at each.
+    pub(crate) fn index(
+        &mut self,
+        waiting: impl Iterator<Item = ListenerId>,
+    ) -> Result<(), ListenerId> {
+        for (&id, listener) in &mut self.listeners {
+            listener.waiting = 0;
+            if id.0 > self.last || self.by_key.insert(listener.key(), id).is_some() {
+                return Err(id);
+            }
+        }
+        for id in waiting {
+            self.listeners.get_mut(&id).ok_or(id)?.waiting += 1;
+        }
+        Ok(())
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.listeners.len()
     }
@@ -80,7 +110,9 @@ impl Listeners {
     /// Adds a listener, if its key is free.
     pub(crate) fn insert(&mut self, listen: &Listen) -> Option<ListenerId> {
         let Listen { space, port, on, service, backlog } = *listen;
-        let key = (ServiceId::ip(space, port), on, service == Service::Datagrams);
+        let service_id = ServiceId::ip(space, port);
+        let listener = Listener { service, backlog, waiting: 0, port, service_id, on };
+        let key = listener.key();
         // CM-023
         if self.by_key.contains_key(&key) {
             return None;
@@ -88,14 +120,14 @@ impl Listeners {
         self.last += 1;
         let id = ListenerId(self.last);
         self.by_key.insert(key, id);
-        self.listeners.insert(id, Listener { service, backlog, waiting: 0, port, key });
+        self.listeners.insert(id, listener);
         Some(id)
     }
 
     /// Removes a listener; returns its port, if it was there.
     pub(crate) fn remove(&mut self, id: ListenerId) -> Option<u16> {
         let listener = self.listeners.remove(&id)?;
-        self.by_key.remove(&listener.key);
+        self.by_key.remove(&listener.key());
         Some(listener.port)
     }
 

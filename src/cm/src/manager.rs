@@ -10,9 +10,11 @@ use crate::limits::{
 };
 use crate::listener::Listeners;
 use crate::parameters::Path;
+use crate::saved::CommIdAsNumber;
 use crate::timing::{Retries, Timing};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::fmt;
 use std::net::IpAddr;
@@ -21,7 +23,7 @@ use urxe_types::{PathMtu, Qpn, ReplyLimit};
 use urxe_wire::mad::{CommId, MAD_LEN, ServiceId};
 
 /// A connection, or the resolution of a service: our communication ID of it, a random number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ConnId(pub u32);
 
 impl fmt::Display for ConnId {
@@ -78,15 +80,15 @@ pub struct Manager {
     pub(crate) rng: ChaCha8Rng,
     pub(crate) listeners: Listeners,
     pub(crate) held: Held,
-    conns: BTreeMap<ConnId, Conn>,
+    pub(crate) conns: BTreeMap<ConnId, Conn>,
     /// Connections of the passive side, by the peer's communication ID.
-    by_request: HashMap<RequestKey, ConnId>,
+    pub(crate) by_request: HashMap<RequestKey, ConnId>,
     /// Connections by the peer's QP.
-    by_qpn: HashMap<(IpAddr, Qpn), ConnId>,
+    pub(crate) by_qpn: HashMap<(IpAddr, Qpn), ConnId>,
     deadlines: BTreeSet<(Instant, ConnId)>,
     /// Connections that no program has any more, in the order in which that came to be.
-    lingering: BTreeMap<u64, ConnId>,
-    linger_seq: u64,
+    pub(crate) lingering: BTreeMap<u64, ConnId>,
+    pub(crate) linger_seq: u64,
     /// Requests that no program has accepted, answered or rejected yet.
     pending_requests: usize,
     /// What is sent to those who may have been named by somebody else: replies without a
@@ -99,9 +101,10 @@ pub struct Manager {
 }
 
 /// A peer's REQ, or SIDR REQ.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(crate) struct RequestKey {
     pub(crate) peer: IpAddr,
+    #[serde(with = "CommIdAsNumber")]
     pub(crate) comm_id: CommId,
     pub(crate) sidr: bool,
 }
@@ -356,7 +359,7 @@ impl Manager {
     }
 
     /// Brings the indexes up to date with a connection.
-    fn reindex(&mut self, id: ConnId) {
+    pub(crate) fn reindex(&mut self, id: ConnId) {
         let Some(conn) = self.conns.get_mut(&id) else { return };
         if conn.gone {
             return self.forget(id);

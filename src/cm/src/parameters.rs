@@ -1,12 +1,13 @@
 //! The parameters of commands.
 
+use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, SocketAddr};
 use urxe_types::{AddressVector, PathMtu, Qkey, QpType, Qpn, TimeCode};
 use urxe_wire::Flow;
 use urxe_wire::mad::{IpCmHeader, PortSpace, Rep, Req, SidrRep, SidrReq, SidrStatus};
 
 /// The path of a connection's messages and packets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Path {
     pub local: IpAddr,
     /// The peer's.

@@ -1,5 +1,6 @@
 //! Timeouts and retries.
 
+use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use urxe_types::TimeCode;
 
@@ -54,7 +55,7 @@ impl Timing {
 }
 
 /// The waits for the answer to one message.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Retries {
     wait: TimeCode,
     longest: TimeCode,

@@ -35,7 +35,7 @@ macro_rules! lists {
 const LISTS: &[(&str, &str)] = lists![
     "addresses" "capture" "client" "cm" "congestion" "counters" "cq-events" "flush-atomic-write" "history"
     "hostile" "hostile-input" "log" "memory" "memory-order" "metrics" "multicast" "own-slot" "qp-states"
-    "rc-completer" "rc-requester" "rc-responder" "repair" "share" "slot" "srq" "trains" "uc" "ud" "why"
+    "rc-completer" "rc-requester" "rc-responder" "repair" "share" "slot" "srq" "trains" "uc" "ud" "upgrade" "why"
     "windows" "wire"
 ];
 

@@ -2,16 +2,14 @@
 
 use crate::config::{Config, ConfigError, Settings};
 use crate::config_file::ConfigFile;
-use crate::daemon::{Daemon, Handle, StartError, StopPipe};
+use crate::control::{Control, Signals};
+use crate::daemon::StartError;
 use crate::log::{self, DAEMON};
-use crate::reload::reload;
 use crate::service;
+use crate::starting::{self, Starting};
+use crate::upgrade::{self, ImageError, Program, Resumed};
 use crate::worker::allow_many_descriptors;
-use rustix::pipe::PipeFlags;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use std::fs::OpenOptions;
-use std::io::{self, Write};
-use std::os::fd::OwnedFd;
+use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -41,7 +39,9 @@ of a port are written there anew each second.
 The daemon ends on SIGINT or SIGTERM, at once or when --drain says so, or by --linger. On SIGHUP it
 reads the file of --config again and goes on with its metrics, linger, drain, sessions-per-user and
 cm-ids-per-user; it says what of the rest needs a restart, and if the file is wrong, all stays as it
-was. Addresses of an --interface are followed without that.
+was. Addresses of an --interface are followed without that. On SIGUSR2 it executes the program that
+is at its own path now, which goes on with all programs and their traffic; if that cannot be had, it
+says why, and all stays as it was.
 Programs that it leaves behind see their work requests flushed, and IBV_EVENT_DEVICE_FATAL.
 It can be started by systemd at the first connection (LISTEN_FDS), and tells it when it is ready.
 Peers are other urxed, Linux rdma_rxe, or RoCE NICs.";
@@ -66,6 +66,10 @@ pub struct Arguments {
     /// connect, for those who start us and wait.
     #[arg(long, value_name = "N")]
     ready_fd: Option<u32>,
+
+    /// Say whether the state of a daemon, at standard input, can be gone on with.
+    #[arg(long, hide = true)]
+    check_upgrade: bool,
 }
 
 /// This program, even if its file has been replaced since.
@@ -73,13 +77,24 @@ const OURSELVES: &str = "/proc/self/exe";
 
 /// Runs a daemon until it is told to stop, and says on stderr what there is to say.
 pub fn run(arguments: Arguments) -> ExitCode {
-    let Arguments { settings, config, ready_fd } = arguments;
+    let Arguments { settings, config, ready_fd, check_upgrade } = arguments;
+    if check_upgrade {
+        return upgrade::answer();
+    }
     let (options, of_environment) = with_environment(settings);
-    let file = config.as_deref().map(ConfigFile::read).transpose();
+    let resumed = Resumed::take().transpose();
+    let file = match &resumed {
+        // UPGRADE-007: what the file says now may need a restart.
+        Some(Ok(resumed)) => resumed.state.config_file().map_err(RunError::from),
+        Some(Err(_)) => Ok(None),
+        None => config.as_deref().map(ConfigFile::read).transpose().map_err(RunError::from),
+    };
     let chosen = together(&options, file.as_ref().ok().and_then(Option::as_ref));
     log::begin(chosen.log_format.unwrap_or_default(), chosen.log.unwrap_or_default());
-    let file = of_environment.and(file).map_err(RunError::from);
-    match file.and_then(|file| serve(options, file, ready_fd)) {
+    let file = of_environment.map_err(RunError::from).and(file);
+    let resumed = resumed.transpose().map_err(RunError::from);
+    let begun = file.and_then(|file| Ok((file, resumed?)));
+    match begun.and_then(|(file, resumed)| serve(options, file, resumed, ready_fd)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!(target: DAEMON, "{error}");
@@ -100,8 +115,9 @@ fn with_environment(mut settings: Settings) -> (Settings, Result<(), ConfigError
     }
 }
 
+/// Why a daemon does not run.
 #[derive(Debug, thiserror::Error)]
-enum RunError {
+pub(crate) enum RunError {
     #[error(transparent)]
     Start(#[from] StartError),
     #[error("ready-fd {fd}: {source}; expected the number of an inherited pipe or file")]
@@ -115,10 +131,16 @@ enum RunError {
     OtherSocket { asked: PathBuf, inherited: PathBuf },
     #[error("signals: {0}")]
     Signals(io::Error),
+    #[error("finding its own program: {0}")]
+    Program(io::Error),
+    #[error("starting a thread: {0}")]
+    Control(io::Error),
     #[error("waiting for signals: {0}")]
     Waiting(io::Error),
     #[error("stopped, because a port failed: {0}")]
     Failed(io::Error),
+    #[error("going on where another urxed was: {0}")]
+    Resume(#[from] ImageError),
 }
 
 impl From<ConfigError> for RunError {
@@ -129,11 +151,15 @@ impl From<ConfigError> for RunError {
 
 fn serve(
     mut options: Settings,
-    mut file: Option<ConfigFile>,
+    file: Option<ConfigFile>,
+    mut resumed: Option<Resumed>,
     ready_fd: Option<u32>,
 ) -> Result<(), RunError> {
     // Before anything else is opened: it comes as a bare number.
-    let listener = service::take_listener().map_err(RunError::Inherited)?;
+    let listener = match &resumed {
+        Some(_) => None,
+        None => service::take_listener().map_err(RunError::Inherited)?,
+    };
     if let Some(listener) = &listener {
         let inherited = listener.path().to_path_buf();
         match together(&options, file.as_ref()).socket {
@@ -144,9 +170,12 @@ fn serve(
         }
     }
     allow_many_descriptors();
-    let stop = StopPipe::new()?;
     // Before there are any files that a signal could leave behind.
-    let hangups = heed_signals(&stop).map_err(RunError::Signals)?;
+    let signals = match &mut resumed {
+        Some(resumed) => Signals::resumed(resumed)?,
+        None => Signals::new()?,
+    };
+    let program = Program::own().map_err(RunError::Program)?;
     let mut config = Config::try_from(together(&options, file.as_ref()))?;
     config.worker = Some(OURSELVES.into());
     if config.has_fault_in_vain() {
@@ -157,99 +186,45 @@ fn serve(
              drop:write:3, or give --wire strict"
         );
     }
-    let mut daemon = Daemon::start_with(config, listener, stop)?;
-    tell_of_beginning(&daemon);
-    let line = ready_line(&daemon);
-    tracing::info!(target: DAEMON, "{line}");
-    if let Some(fd) = ready_fd {
-        let written = tell(fd, &format!("urxed: {line}"));
-        written.map_err(|source| RunError::ReadyFd { fd, source })?;
+    let stop = signals.stop()?;
+    let stopper = stop.stopper().map_err(RunError::Signals)?;
+    let programs = resumed.as_ref().map(|resumed| resumed.state.broker.programs());
+    type Serve = Box<dyn FnOnce() -> io::Result<()>>;
+    let (serve, starting): (Serve, Starting) = match resumed {
+        Some(resumed) => {
+            let (serve, starting) = starting::resume(config, resumed, stop)?;
+            (Box::new(serve), starting)
+        }
+        None => {
+            let (serve, starting) = starting::prepare(config, listener, stop)?;
+            (Box::new(serve), starting)
+        }
+    };
+    let mut control = Control { options, file, signals, program, ready_fd, programs };
+    let control = move || {
+        let controlled = control.run(starting);
+        if controlled.is_err() {
+            // Twice: it is to end now.
+            let _ = rustix::io::write(&stopper, &[0; 2]);
+        }
+        controlled
+    };
+    let control = std::thread::Builder::new().name("urxed-control".into()).spawn(control);
+    let control = control.map_err(RunError::Control)?;
+    // UPGRADE-002: in the first thread, of which all workers are children, and which is the one
+    // that stays when another program is executed.
+    let served = serve();
+    let begun = control.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+    match begun {
+        true => served.map_err(RunError::Failed),
+        false => {
+            let step = "starting the event loop";
+            Ok(served.map_err(|source| StartError::System { step, source })?)
+        }
     }
-    service::tell_ready(&status(&daemon));
-    while daemon.wait_or(&hangups).map_err(RunError::Waiting)? {
-        // However many there were, the file is read once.
-        let _ = rustix::io::read(&hangups, &mut [0; 64]);
-        heed_hangup(&mut daemon, &options, file.as_mut());
-    }
-    let ended = daemon.wait();
-    service::tell_stopping();
-    ended.map_err(RunError::Failed)
 }
 
 /// What was chosen by the command line, and by the file where that says nothing.
 fn together(options: &Settings, file: Option<&ConfigFile>) -> Settings {
     file.map_or_else(|| options.clone(), |file| file.below(options))
-}
-
-/// Says what people should know of a daemon that has just begun.
-fn tell_of_beginning(daemon: &Handle) {
-    if let Some(reason) = daemon.why_slow_watch() {
-        tracing::warn!(
-            target: DAEMON,
-            "changes of links and addresses are noticed within a second only, because this \
-             system refuses a netlink socket: {reason}"
-        );
-    }
-    if let Some(reason) = daemon.why_no_sysfs() {
-        tracing::warn!(
-            target: DAEMON,
-            "stock rdma-core (`urxe run`, ibv_devices ...) will find no device, because its \
-             files cannot be written: {reason}; `urxe` and programs of its own library work"
-        );
-    }
-    if let Some(address) = daemon.metrics() {
-        tracing::info!(target: DAEMON, "metrics at {address}, GET /metrics");
-    }
-}
-
-/// Reads the file again, and says what comes of it.
-fn heed_hangup(daemon: &mut Handle, options: &Settings, file: Option<&mut ConfigFile>) {
-    service::tell_reloading();
-    // SLOT-120: without a file it may be that a terminal was closed.
-    let Some(file) = file else {
-        tracing::info!(target: DAEMON, "nothing to read again: started without --config FILE");
-        return service::tell_ready(&status(daemon));
-    };
-    match reload(daemon, options, file) {
-        Ok(lines) => {
-            for line in lines {
-                tracing::info!(target: DAEMON, "{}: {line}", file.path().display());
-            }
-            service::tell_ready(&status(daemon));
-        }
-        // SLOT-126
-        Err(error) => {
-            let sentence = format!("all stays as it was: {error}");
-            tracing::error!(target: DAEMON, "{sentence}");
-            service::tell_ready(&format!("{}; {sentence}", status(daemon)));
-        }
-    }
-}
-
-/// SIGINT and SIGTERM end the daemon. SIGHUP, of which the pipe tells that is returned, does not:
-/// it comes also when the terminal is closed, and programs that others have started would lose
-/// their devices.
-fn heed_signals(stop: &StopPipe) -> io::Result<OwnedFd> {
-    for signal in [SIGINT, SIGTERM] {
-        signal_hook::low_level::pipe::register(signal, stop.stopper()?)?;
-    }
-    let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
-    // SLOT-120
-    signal_hook::low_level::pipe::register(SIGHUP, write)?;
-    Ok(read)
-}
-
-fn status(daemon: &Handle) -> String {
-    daemon.devices().iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
-}
-
-fn ready_line(daemon: &Handle) -> String {
-    format!("ready on {}: {}", daemon.socket().display(), status(daemon))
-}
-
-/// Writes a line to an inherited descriptor. By its path, because a bare number is nothing that
-/// can be trusted to be open.
-fn tell(fd: u32, line: &str) -> io::Result<()> {
-    let mut file = OpenOptions::new().write(true).open(format!("/proc/self/fd/{fd}"))?;
-    writeln!(file, "{line}")
 }

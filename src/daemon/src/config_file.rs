@@ -22,10 +22,23 @@ impl ConfigFile {
     pub(crate) fn read(path: &Path) -> Result<ConfigFile, ConfigError> {
         let text = std::fs::read_to_string(path)
             .map_err(|source| ConfigError::Unreadable { path: path.to_path_buf(), source })?;
-        let malformed = |error| malformed(path, &text, &error);
-        let table = toml::from_str(&text).map_err(malformed)?;
-        let settings = toml::from_str(&text).map_err(malformed)?;
+        ConfigFile::parse(path, &text)
+    }
+
+    /// What a file of this path says, or said.
+    ///
+    /// # Errors
+    /// If a line of it makes no sense.
+    pub(crate) fn parse(path: &Path, text: &str) -> Result<ConfigFile, ConfigError> {
+        let malformed = |error| malformed(path, text, &error);
+        let table = toml::from_str(text).map_err(malformed)?;
+        let settings = toml::from_str(text).map_err(malformed)?;
         Ok(ConfigFile { path: path.to_path_buf(), table, settings })
+    }
+
+    /// What is in effect of it, as a file would say it.
+    pub(crate) fn text(&self) -> String {
+        self.table.to_string()
     }
 
     /// What was chosen by options, and by the file where these say nothing.

@@ -1,30 +1,23 @@
 //! A running daemon: started from a configuration, stopped by dropping its handle.
 
-use crate::broker::addresses::{AddressSource, Wanted, first_of_table, is_passing, path_mtu};
-use crate::broker::device::{Identity, RdmaDevice, Sockets, guid_of, guid_of_mac};
+use crate::broker::device::SavedDevice;
 use crate::broker::snapshot::Asker;
-use crate::broker::sockets::PlannedSockets;
-use crate::broker::{Beginning, Changer, DevicePlan, EventLoop};
+use crate::broker::{Changer, Upgrader};
 use crate::config::{Config, ConfigError, SocketMode};
 use crate::metrics::{self, Metrics, MetricsAddress};
-use crate::slot_plan::SlotPlan;
+use crate::starting;
 use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
-use std::collections::BTreeMap;
 use std::fmt;
-use std::fs::{File, OpenOptions};
 use std::io;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc;
 use std::thread::JoinHandle;
-use std::time::Instant;
-use urxe_port::watch::{Links, Watch};
-use urxe_port::{Caps, OpenError};
+use urxe_port::OpenError;
 use urxe_shm::control::channel::Listener;
-use urxe_slot::port_plan::PortPlan;
-use urxe_types::{PathMtu, Slot};
+use urxe_slot::port_plan::PortKind;
+use urxe_types::PathMtu;
 
 /// Why a daemon did not start.
 #[derive(Debug, thiserror::Error)]
@@ -95,6 +88,22 @@ pub struct DeviceSummary {
     pub interface: Option<String>,
 }
 
+impl DeviceSummary {
+    /// A device that goes on.
+    pub(crate) fn of(saved: &SavedDevice) -> DeviceSummary {
+        DeviceSummary {
+            name: saved.name.clone(),
+            addrs: saved.gids.iter().copied().flatten().collect(),
+            mtu: saved.mtu,
+            backend: match saved.port.kind {
+                PortKind::Udp => "udp",
+                PortKind::Raw => "raw",
+            },
+            interface: saved.link.interface.clone(),
+        }
+    }
+}
+
 impl fmt::Display for DeviceSummary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} =", self.name)?;
@@ -144,102 +153,18 @@ impl Daemon {
         listener: Option<Listener>,
         stop: StopPipe,
     ) -> Result<Handle, StartError> {
-        config.check()?;
-        let slots = config.slot_plan()?;
-        // The ports first: of two daemons for one address only one comes to touch the socket.
-        let watch = Watch::open(Instant::now());
-        let slow_watch = watch.why_slow().map(ToString::to_string);
-        let addrs = config.addrs.iter().copied().map(AddressSource::Address);
-        let interfaces = config.interfaces.iter().cloned().map(AddressSource::Interface);
-        let names = config.device_names();
-        let mut ports = Vec::new();
-        for (index, source) in addrs.chain(interfaces).enumerate() {
-            let name = names.get(index).cloned().unwrap_or_default();
-            ports.push(open_port(&config, slots, name, source, watch.links())?);
-        }
-        let metrics = config.metrics.as_ref();
-        let metrics =
-            metrics.map(|address| listen_for_scrapers(address, config.mode)).transpose()?;
-        let devices: Vec<DeviceSummary> = ports.iter().map(|port| port.summary.clone()).collect();
-        let listener = listener.map_or_else(|| listen(&config.socket, config.mode.0), Ok)?;
-        let StopPipe { read: stop_read, write: stop_write } = stop;
-        let seeds = ports.iter().map(|_| Seeds::new()).collect::<Result<Vec<Seeds>, _>>()?;
-
-        let sysfs_directory = urxe_shm::sysfs_directory(&config.socket);
-        let directory = sysfs_directory.clone();
-        let (mode, tuning, changeable) = (config.mode, config.tuning, config.changeable());
-        let worker = config.worker.clone();
-        let ends = rustix::pipe::pipe_with(PipeFlags::CLOEXEC);
-        let (ended, runs) = ends.map_err(system("making a pipe"))?;
-        let (tell_ready, ready) = mpsc::channel();
-        let serve = move || {
-            // Closed when this thread ends, whatever makes it.
-            let _runs = runs;
-            let now = Instant::now();
-            let (mut devices, mut plans) = (Vec::new(), Vec::new());
-            for (opened, seeds) in ports.into_iter().zip(seeds) {
-                let Opened { sockets, plan, capture, identity, .. } = opened;
-                let own = [seeds.of_slot, seeds.of_cm];
-                devices.push(RdmaDevice::new(identity, sockets, own, tuning, now));
-                plans.push(DevicePlan { port: plan, capture });
-            }
-            let mut event_loop = EventLoop::new(
-                now,
-                Beginning {
-                    listener,
-                    devices,
-                    plans,
-                    slots,
-                    worker,
-                    tuning,
-                    watch,
-                    stop: stop_read,
-                    changeable,
-                },
-            )?;
-            let shown = event_loop.show_devices(&directory, mode);
-            // It fails only if the thread that started us no longer waits.
-            let _ = tell_ready.send((shown, event_loop.asker(), event_loop.changer()));
-            event_loop.run()
-        };
+        let (serve, starting) = starting::prepare(config, listener, stop)?;
         let thread = std::thread::Builder::new().name("urxed".into()).spawn(serve);
-        let thread =
-            thread.map_err(|source| StartError::System { step: "starting a thread", source })?;
-        let (stop, thread) = (stop_write, Some(thread));
-        let mut handle = Handle {
-            config,
-            devices,
-            slow_watch,
-            no_sysfs: None,
-            stop,
-            thread,
-            ended,
-            metrics: None,
-            broker: None,
-        };
-        match ready.recv() {
-            Ok((shown, asker, changer)) => {
-                let reason = |error| format!("{}: {error}", sysfs_directory.display());
-                handle.no_sysfs = shown.err().map(reason);
-                let step = "starting a thread for metrics";
-                let serve = |listener| Metrics::serve(listener, asker.clone());
-                let serving = metrics.map(serve).transpose();
-                handle.metrics = serving.map_err(|source| StartError::System { step, source })?;
-                handle.broker = Some((asker, changer));
-            }
-            // It ended instead.
-            Err(mpsc::RecvError) => handle
-                .join()
-                .map_err(|source| StartError::System { step: "starting the event loop", source })?,
-        }
-        Ok(handle)
+        let step = "starting a thread";
+        let thread = thread.map_err(|source| StartError::System { step, source })?;
+        starting.begun(Some(thread))
     }
 }
 
 /// How a daemon is told to end: by a byte.
 pub(crate) struct StopPipe {
-    read: OwnedFd,
-    write: OwnedFd,
+    pub(crate) read: OwnedFd,
+    pub(crate) write: OwnedFd,
 }
 
 impl StopPipe {
@@ -261,17 +186,18 @@ impl StopPipe {
 pub struct Handle {
     /// What it was started with, and what of that has been changed since.
     pub(crate) config: Config,
-    devices: Vec<DeviceSummary>,
-    slow_watch: Option<String>,
-    no_sysfs: Option<String>,
+    pub(crate) devices: Vec<DeviceSummary>,
+    pub(crate) slow_watch: Option<String>,
+    pub(crate) no_sysfs: Option<String>,
     /// A byte written here ends the daemon.
-    stop: OwnedFd,
-    thread: Option<JoinHandle<io::Result<()>>>,
+    pub(crate) stop: OwnedFd,
+    /// What serves, unless that is no thread of this handle.
+    pub(crate) thread: Option<JoinHandle<io::Result<()>>>,
     /// Hangs up when that thread ends.
     pub(crate) ended: OwnedFd,
     pub(crate) metrics: Option<Metrics>,
     /// By this it is asked and told something.
-    pub(crate) broker: Option<(Asker, Changer)>,
+    pub(crate) broker: Option<(Asker, Changer, Upgrader)>,
 }
 
 impl Handle {
@@ -320,7 +246,7 @@ impl Handle {
         self.stop.try_clone()
     }
 
-    fn join(&mut self) -> io::Result<()> {
+    pub(crate) fn join(&mut self) -> io::Result<()> {
         match self.thread.take().map(JoinHandle::join) {
             Some(Ok(result)) => result,
             Some(Err(_)) => Err(io::Error::other("the event loop panicked")),
@@ -340,123 +266,6 @@ impl Drop for Handle {
     }
 }
 
-/// What makes the numbers of a device unpredictable, as far as they are the broker's. Those of
-/// connections are told to everybody, so that they have a seed of their own.
-struct Seeds {
-    of_slot: u64,
-    of_cm: u64,
-}
-
-impl Seeds {
-    fn new() -> Result<Seeds, StartError> {
-        let seeds =
-            getrandom::u64().and_then(|of_slot| Ok(Seeds { of_slot, of_cm: getrandom::u64()? }));
-        let step = "getting random numbers";
-        seeds.map_err(|error| StartError::System { step, source: error.into() })
-    }
-}
-
-/// The sockets of a device, with what is to be said about it.
-struct Opened {
-    sockets: Sockets,
-    plan: PortPlan,
-    capture: Option<File>,
-    identity: Identity,
-    summary: DeviceSummary,
-}
-
-fn open_port(
-    config: &Config,
-    slots: SlotPlan,
-    name: String,
-    source: AddressSource,
-    links: &Links,
-) -> Result<Opened, StartError> {
-    let near = source.link(links).map(|link| link.name.clone());
-    let plan = PortPlan {
-        kind: config.port_backend.into(),
-        interface: match &source {
-            AddressSource::Interface(name) => name.clone(),
-            AddressSource::Address(_) => near.clone().unwrap_or_else(|| LOOPBACK.into()),
-        },
-        source_ports: config.source_ports,
-        fault: config.fault.clone(),
-    };
-    let capture = match &config.capture {
-        Some(path) => {
-            let path = capture_path(path, &name, config.addrs.len() + config.interfaces.len());
-            let file = create(&path).map_err(|source| StartError::Capture { path, source })?;
-            Some(file)
-        }
-        None => None,
-    };
-    let own_capture = capture.as_ref().map(File::try_clone).transpose();
-    let own_capture = own_capture
-        .map_err(|source| StartError::System { step: "taking the capture file", source })?;
-    let mut sockets = Sockets {
-        port: plan.open(Slot::ALONE.id(), own_capture)?,
-        source: Box::new(PlannedSockets { plan: plan.clone(), slots }),
-        groups: BTreeMap::new(),
-    };
-    let mut table = Vec::new();
-    let wanted = match &source {
-        // One that is on no link is opened all the same: the system says why it cannot be.
-        AddressSource::Address(addr) => vec![Wanted { addr: *addr, usable: true }],
-        AddressSource::Interface(_) => source.addresses(links),
-    };
-    for wanted in first_of_table(wanted) {
-        let added = match wanted.usable {
-            true => sockets.add(wanted.addr, near.as_deref()),
-            false => Ok(()),
-        };
-        match added {
-            // An interface need not have any yet.
-            Err(error) if matches!(source, AddressSource::Interface(_)) && is_passing(&error) => {}
-            result => result?,
-        }
-        table.push(wanted.addr);
-    }
-    let Caps { addrs, backend, interface, link_mtu, .. } = sockets.port.caps();
-    let mtu = path_mtu(link_mtu, addrs.iter().copied());
-    let guid = guid(&source, links, addrs.first().copied());
-    let summary = DeviceSummary { name: name.clone(), addrs, mtu, backend, interface };
-    let identity = Identity { name, guid, source, table };
-    Ok(Opened { sockets, plan, capture, identity, summary })
-}
-
-/// The interface that every machine has.
-const LOOPBACK: &str = "lo";
-
-/// A new file, to which several can write, each at its end.
-fn create(path: &Path) -> io::Result<File> {
-    File::create(path)?;
-    OpenOptions::new().append(true).open(path)
-}
-
-/// What tells a device apart: its interface's hardware address where it stands for all of it, else
-/// its address.
-fn guid(source: &AddressSource, links: &Links, first: Option<IpAddr>) -> [u8; 8] {
-    let mac = match source {
-        AddressSource::Address(_) => None,
-        AddressSource::Interface(_) => source.link(links).and_then(|link| link.mac),
-    };
-    match mac.filter(|mac| *mac != [0; 6]) {
-        Some(mac) => guid_of_mac(mac),
-        None => guid_of(first.unwrap_or(Ipv4Addr::UNSPECIFIED.into())),
-    }
-}
-
-/// The capture file of one of several devices: its name goes before the extension.
-fn capture_path(path: &Path, device: &str, devices: usize) -> PathBuf {
-    if devices == 1 {
-        return path.to_path_buf();
-    }
-    let extension = path
-        .extension()
-        .map_or_else(String::new, |extension| format!(".{}", extension.to_string_lossy()));
-    path.with_extension(format!("{device}{extension}"))
-}
-
 /// Listens for scrapers of metrics.
 pub(crate) fn listen_for_scrapers(
     address: &MetricsAddress,
@@ -468,7 +277,7 @@ pub(crate) fn listen_for_scrapers(
 
 /// Listens for programs. The file of a daemon that is gone is replaced; anything else that stands
 /// at the path is left alone.
-fn listen(path: &Path, mode: u32) -> Result<Listener, StartError> {
+pub(crate) fn listen(path: &Path, mode: u32) -> Result<Listener, StartError> {
     Listener::bind(path, mode).map_err(|source| match source.kind() {
         io::ErrorKind::AddrInUse => StartError::SocketInUse(path.to_path_buf()),
         io::ErrorKind::AlreadyExists => StartError::NotASocket(path.to_path_buf()),
@@ -476,19 +285,6 @@ fn listen(path: &Path, mode: u32) -> Result<Listener, StartError> {
     })
 }
 
-fn system(step: &'static str) -> impl FnOnce(Errno) -> StartError {
+pub(crate) fn system(step: &'static str) -> impl FnOnce(Errno) -> StartError {
     move |errno| StartError::System { step, source: errno.into() }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn several_devices_have_a_capture_file_each() {
-        let path = Path::new("/tmp/bad.day/roce.pcapng");
-        assert_eq!(capture_path(path, "urxe0", 1), path);
-        assert_eq!(capture_path(path, "urxe1", 2), Path::new("/tmp/bad.day/roce.urxe1.pcapng"));
-        assert_eq!(capture_path(Path::new("roce"), "urxe1", 2), Path::new("roce.urxe1"));
-    }
 }

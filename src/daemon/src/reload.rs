@@ -23,10 +23,15 @@ impl Config {
 }
 
 impl Handle {
-    /// Waits until the daemon has ended, or a descriptor is readable. Returns whether it goes on.
-    pub(crate) fn wait_or(&self, told: impl AsFd) -> io::Result<bool> {
-        let mut fds =
-            [PollFd::new(&self.ended, PollFlags::empty()), PollFd::new(&told, PollFlags::IN)];
+    /// Waits until the daemon has ended, or one of two descriptors is readable. Returns whether it
+    /// goes on.
+    pub(crate) fn wait_or(&self, told: [impl AsFd; 2]) -> io::Result<bool> {
+        let [one, other] = &told;
+        let mut fds = [
+            PollFd::new(&self.ended, PollFlags::empty()),
+            PollFd::new(one, PollFlags::IN),
+            PollFd::new(other, PollFlags::IN),
+        ];
         loop {
             match poll(&mut fds, None) {
                 Ok(_) => return Ok(fds[0].revents().is_empty()),
@@ -41,7 +46,7 @@ impl Handle {
     /// # Errors
     /// If metrics cannot be served there. Nothing has changed then.
     fn change(&mut self, to: &Config) -> Result<(), StartError> {
-        let Some((asker, changer)) = self.broker.clone() else { return Ok(()) };
+        let Some((asker, changer, _)) = self.broker.clone() else { return Ok(()) };
         if to.metrics != self.config.metrics {
             // The old place and the new one may be the same port.
             self.metrics = None;

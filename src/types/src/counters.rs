@@ -43,6 +43,14 @@ macro_rules! counters {
         }
 
         impl $counters {
+            /// Has one counter go on from a value, by its name. One of another name is left out.
+            $vis fn go_on_from(&mut self, name: &str, value: u64) {
+                match name {
+                    $(stringify!($name) => self.$name = value,)*
+                    _ => {}
+                }
+            }
+
             /// All counters: name, value, meaning.
             $vis fn iter(self) -> impl Iterator<Item = (&'static str, u64, &'static str)> {
                 [$((stringify!($name), self.$name, $meaning),)*].into_iter()
@@ -101,6 +109,13 @@ macro_rules! counters {
             /// Adds to one counter.
             $set_vis fn add(&mut self, counter: $counter, amount: u64) {
                 self.values[counter as usize] += amount;
+            }
+
+            /// Has one counter go on from a value, by its name. One of another name is left out.
+            $set_vis fn go_on_from(&mut self, name: &str, value: u64) {
+                if let Some(counter) = $counter::ALL.iter().find(|counter| counter.name() == name) {
+                    self.values[*counter as usize] = value;
+                }
             }
 
             /// The value of one counter.

@@ -25,6 +25,7 @@ mod reply_limit;
 mod slab;
 mod slot;
 mod time;
+mod time_offset;
 mod wc;
 mod wr;
 
@@ -41,6 +42,7 @@ pub use reply_limit::{Rate, ReplyLimit};
 pub use slab::{SLAB_CAPACITY, Slab, index_of};
 pub use slot::{NoSlotCount, NoSuchSlot, SLOT_BITS, Slot, SlotCount, SlotId};
 pub use time::{RnrTimer, TimeCode};
+pub use time_offset::TimeOffset;
 pub use wc::{Completion, GrhKind, WcOpcode, WcStatus};
 pub use wr::{
     DatagramPath, Destination, EntryError, Extra, RecvWqe, SendData, SendOp, SendWqe, SendWr, Sge,

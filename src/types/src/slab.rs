@@ -1,5 +1,7 @@
 //! Dense tables whose keys never come to mean another entry by accident.
 
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
 /// Bits of a key that are the index of its slot; the others count how often the slot was reused.
 const INDEX_BITS: u32 = 20;
 const INDEX_MASK: u32 = (1 << INDEX_BITS) - 1;
@@ -11,13 +13,13 @@ pub const SLAB_CAPACITY: usize = 1 << INDEX_BITS;
 /// finds nothing, not even when the slot has a new owner (until the same slot has been reused
 /// `GENERATIONS` times). With one generation, a key is the index of its slot. The highest bit of
 /// a key is always 0, so that keys of two tables can be stored together, told apart by it.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Slab<T, const GENERATIONS: u32 = 2048> {
     slots: Vec<Slot<T>>,
     free: Vec<u32>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 struct Slot<T> {
     generation: u32,
     entry: Option<T>,
@@ -26,6 +28,34 @@ struct Slot<T> {
 impl<T, const GENERATIONS: u32> Default for Slab<T, GENERATIONS> {
     fn default() -> Self {
         Slab { slots: Vec::new(), free: Vec::new() }
+    }
+}
+
+/// With its keys: those that are stale stay so.
+impl<T: Serialize, const GENERATIONS: u32> Serialize for Slab<T, GENERATIONS> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.slots.serialize(serializer)
+    }
+}
+
+impl<'de, T: Deserialize<'de>, const GENERATIONS: u32> Deserialize<'de> for Slab<T, GENERATIONS> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let slots: Vec<Slot<T>> = Vec::deserialize(deserializer)?;
+        if slots.len() > SLAB_CAPACITY {
+            let (count, most) = (slots.len(), SLAB_CAPACITY);
+            return Err(de::Error::custom(format!(
+                "a table of {count} slots, expected {most} at most"
+            )));
+        }
+        if let Some(slot) = slots.iter().find(|slot| slot.generation >= GENERATIONS) {
+            let generation = slot.generation;
+            return Err(de::Error::custom(format!(
+                "generation {generation} of a slot, expected less than {GENERATIONS}"
+            )));
+        }
+        let is_free = |(index, slot): (u32, &Slot<T>)| slot.entry.is_none().then_some(index);
+        let free = (0..).zip(&slots).filter_map(is_free).collect();
+        Ok(Slab { slots, free })
     }
 }
 
@@ -128,6 +158,31 @@ mod tests {
             assert_eq!(slab.remove(key), Some(round));
         }
         assert_eq!(slab.len(), 0);
+    }
+
+    #[test]
+    fn a_table_that_was_written_down_has_the_same_keys_and_gives_none_twice() {
+        let mut slab = Slab::<char>::default();
+        let keys = ['a', 'b', 'c', 'd'].map(|entry| slab.insert(entry).unwrap());
+        slab.remove(keys[1]);
+        slab.remove(keys[3]);
+        let bytes = postcard::to_stdvec(&slab).unwrap();
+        let mut read: Slab<char> = postcard::from_bytes(&bytes).unwrap();
+        assert_eq!(keys.map(|key| read.get(key).copied()), [Some('a'), None, Some('c'), None]);
+        assert_eq!(read.len(), 2);
+        for _ in 0..3 {
+            assert!(!keys.contains(&read.insert('e').unwrap()));
+        }
+    }
+
+    #[test]
+    fn a_table_that_cannot_be_is_refused() {
+        // One slot, of generation 2048, with nothing in it.
+        let bytes = postcard::to_stdvec(&[(2048u32, None::<char>)].as_slice()).unwrap();
+        let error = postcard::from_bytes::<Slab<char>>(&bytes).unwrap_err();
+        assert_eq!(error, postcard::Error::SerdeDeCustom);
+        let bytes = postcard::to_stdvec(&[(2047u32, None::<char>)].as_slice()).unwrap();
+        assert!(postcard::from_bytes::<Slab<char>>(&bytes).unwrap().is_empty());
     }
 
     #[test]

@@ -4,5 +4,6 @@ mod active;
 mod disconnect;
 mod hostile;
 mod passive;
+mod saved;
 mod script;
 mod sidr;

@@ -16,7 +16,7 @@ const USERS: usize = 32;
 const SHARE: usize = 8;
 
 /// What there is of one kind, and which user has how much of it.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Account {
     /// What several are called in a sentence.
     plural: &'static str,

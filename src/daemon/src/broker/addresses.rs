@@ -11,6 +11,7 @@
 //! has it, has its place already, and is shown there: an index means the same address whenever the
 //! daemon was started. Until then a path that begins there is refused.
 
+use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 use urxe_engine::limits::GID_TABLE_LEN;
 use urxe_port::OpenError;
@@ -19,7 +20,7 @@ use urxe_types::PathMtu;
 use urxe_wire::largest_path_mtu;
 
 /// What a device is made for.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum AddressSource {
     /// One address, on whatever link it is.
     Address(IpAddr),

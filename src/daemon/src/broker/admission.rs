@@ -10,17 +10,27 @@ use crate::limits::{
     DESCRIPTORS_OF_DAEMON, DESCRIPTORS_PER_SESSION, HELLO_TIMEOUT, MAX_SESSIONS, MAX_WAITING,
     MAX_WAITING_OF_USER, ROOM_TIMEOUT,
 };
+use crate::upgrade::{Descriptors, Fd, ImageError, ReceivedDescriptors, Times};
 use rustix::process::Resource;
+use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
 use urxe_shm::control::ControlError;
+use urxe_types::TimeOffset;
 
 /// A program that has connected and has no session yet.
 pub(crate) struct Newcomer {
     pub(crate) socket: OwnedFd,
     pub(crate) user: User,
     pub(crate) pid: u32,
+}
+
+/// What is written down of programs that come.
+#[derive(Default, Serialize, Deserialize)]
+pub(crate) struct SavedAdmission {
+    waiting: Vec<(TimeOffset, Fd, User, u32)>,
+    silent: Vec<(TimeOffset, u64)>,
 }
 
 /// Programs that come, and how many are there.
@@ -115,6 +125,34 @@ impl Admission {
         let &(until, session) = self.silent.front()?;
         (until <= now).then(|| self.silent.pop_front())?;
         Some(session)
+    }
+
+    /// Writes down who waits, and who has yet to say who it is.
+    pub(crate) fn save<'a>(&'a self, times: Times, fds: &mut Descriptors<'a>) -> SavedAdmission {
+        let waiting = self.waiting.iter().map(|(until, newcomer)| {
+            let Newcomer { socket, user, pid } = newcomer;
+            (times.of(*until), fds.add(socket.as_fd()), *user, *pid)
+        });
+        let silent = self.silent.iter().map(|(until, session)| (times.of(*until), *session));
+        SavedAdmission { waiting: waiting.collect(), silent: silent.collect() }
+    }
+
+    /// Goes on with those, and with sessions of these users.
+    pub(crate) fn restore(
+        &mut self,
+        times: Times,
+        saved: SavedAdmission,
+        users: impl Iterator<Item = u32>,
+        fds: &mut ReceivedDescriptors,
+    ) -> Result<(), ImageError> {
+        users.for_each(|user| self.sessions.take(user));
+        for (until, socket, user, pid) in saved.waiting {
+            let newcomer = Newcomer { socket: fds.take(socket)?, user, pid };
+            self.waiting.push_back((times.at(until), newcomer));
+        }
+        let silent = saved.silent.into_iter();
+        self.silent = silent.map(|(until, session)| (times.at(until), session)).collect();
+        Ok(())
     }
 
     /// When there is something to do although nobody comes or goes.

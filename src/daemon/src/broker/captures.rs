@@ -3,6 +3,10 @@
 //! There is a pipe for each data path of each device. Its write end goes to the slot, and its read
 //! end waits here until the program asks for it, so that the broker neither reads nor waits.
 
+mod saved;
+
+pub(crate) use saved::SavedCaptures;
+
 use super::BrokerCtx;
 use super::device::RdmaDevice;
 use super::sessions::Session;

@@ -1,6 +1,10 @@
 //! One device of the daemon: the connection manager that speaks for it, the slot that does so on
 //! the wire, and how the device follows the machine's addresses and links.
 
+mod saved;
+
+pub(crate) use saved::SavedDevice;
+
 use crate::broker::addresses::{AddressSource, Wanted, is_passing, path_mtu};
 use crate::broker::sockets::{SocketGroup, SocketSource};
 use crate::counters::DeviceCounters;
@@ -16,7 +20,8 @@ use urxe_engine::limits::MAX_RD_ATOMIC;
 use urxe_nic::{Config, Nic, PortEvent};
 use urxe_port::watch::Links;
 use urxe_port::{AddressSockets, OpenError, Port};
-use urxe_slot::link::{DeviceState, LinkState};
+use urxe_slot::link::{Counts, DeviceState, LinkState};
+use urxe_slot::{DaemonCounters, counts};
 use urxe_types::{PathMtu, Slot};
 
 /// What identifies a device.
@@ -97,6 +102,8 @@ pub(crate) struct RdmaDevice {
     /// Its connections.
     pub(crate) cm: Manager,
     pub(crate) counters: DeviceCounters,
+    /// What its data path counted in the process that was there before, if there was one.
+    before: Option<Counts>,
 }
 
 impl RdmaDevice {
@@ -118,13 +125,7 @@ impl RdmaDevice {
         let awaited = (0u8..).zip(&table).filter(|(_, addr)| !is_usable(addr));
         let awaited = awaited.map(|(at, addr)| (at, *addr)).collect();
         let gids = table.iter().map(|addr| Some(*addr).filter(is_usable)).collect();
-        let cm = Manager::new(urxe_cm::Config {
-            guid: u64::from_be_bytes(guid),
-            seed: cm_seed,
-            active_mtu: mtu,
-            max_rd_atomic: MAX_RD_ATOMIC,
-            timing: Timing::default(),
-        });
+        let cm = Manager::new(cm_config(guid, cm_seed, mtu));
         RdmaDevice {
             name,
             guid,
@@ -140,6 +141,16 @@ impl RdmaDevice {
             has_failed: false,
             cm,
             counters: DeviceCounters::default(),
+            before: None,
+        }
+    }
+
+    /// What is counted of its own data path, and beside it.
+    pub(crate) fn counts(&self, daemon: &DaemonCounters) -> Counts {
+        let counts = counts(&self.nic, daemon);
+        match &self.before {
+            Some(before) => counts + before.clone(),
+            None => counts,
         }
     }
 
@@ -338,6 +349,17 @@ impl RdmaDevice {
     }
 }
 
+/// What the connection manager of a device is made with.
+fn cm_config(guid: [u8; 8], seed: u64, mtu: PathMtu) -> urxe_cm::Config {
+    urxe_cm::Config {
+        guid: u64::from_be_bytes(guid),
+        seed,
+        active_mtu: mtu,
+        max_rd_atomic: MAX_RD_ATOMIC,
+        timing: Timing::default(),
+    }
+}
+
 /// An EUI-64 made of an address, marked as given locally: peers and libraries tell devices apart
 /// by it.
 pub(crate) fn guid_of(addr: IpAddr) -> [u8; 8] {
@@ -455,6 +477,10 @@ mod tests {
         }
 
         fn take_back(&self, _: Slot) {}
+
+        fn held(&self) -> (&Link, Vec<BorrowedFd<'_>>) {
+            unreachable!("nothing goes on with it")
+        }
     }
 
     impl SocketSource for FakePort {
@@ -467,6 +493,15 @@ mod tests {
                 true => Err(OpenError::PortTaken { addr }),
                 false => Ok(Box::new(FakeGroup(addr))),
             }
+        }
+
+        fn adopt(
+            &self,
+            _: IpAddr,
+            _: Link,
+            _: Vec<OwnedFd>,
+        ) -> Result<Box<dyn SocketGroup>, OpenError> {
+            unreachable!("nothing was there before")
         }
 
         fn join(&self, _: IpAddr, _: &str) -> io::Result<AddressSockets> {

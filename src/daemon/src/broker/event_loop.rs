@@ -7,6 +7,11 @@ mod change;
 mod end;
 mod hosted;
 mod logged;
+mod saved;
+mod token;
+mod upgrade;
+
+pub(crate) use saved::SavedBroker;
 
 use super::BrokerCtx;
 use super::admission::Admission;
@@ -44,54 +49,9 @@ use urxe_types::SlotId;
 
 use change::Changes;
 pub(crate) use change::{Changeable, Changer};
-
-/// What a descriptor that is ready means.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Token {
-    /// The daemon is to end.
-    Stop,
-    /// A program wants to connect.
-    Listener,
-    /// A link or an address of the machine has changed.
-    Watch,
-    /// A device's port can receive, or send again.
-    Port { device: usize },
-    /// A slot has said something, or takes more.
-    Slot { slot: usize },
-    /// A worker has ended.
-    Workers,
-    /// Another thread asks for something.
-    Woken,
-}
-
-impl Token {
-    fn to_mio(self) -> mio::Token {
-        let (kind, index) = match self {
-            Token::Stop => (0, 0),
-            Token::Listener => (1, 0),
-            Token::Watch => (2, 0),
-            Token::Port { device } => (3, device),
-            Token::Slot { slot } => (4, slot),
-            Token::Workers => (5, 0),
-            Token::Woken => (6, 0),
-        };
-        mio::Token(kind << 16 | index)
-    }
-
-    fn from_mio(token: mio::Token) -> Token {
-        let mio::Token(number) = token;
-        let index = number & 0xffff;
-        match number >> 16 {
-            1 => Token::Listener,
-            2 => Token::Watch,
-            3 => Token::Port { device: index },
-            4 => Token::Slot { slot: index },
-            5 => Token::Workers,
-            6 => Token::Woken,
-            _ => Token::Stop,
-        }
-    }
-}
+use token::Token;
+use upgrade::Upgrades;
+pub(crate) use upgrade::{Control, Upgrader};
 
 /// The event loop and all that it serves.
 pub(crate) struct EventLoop {
@@ -110,6 +70,7 @@ pub(crate) struct EventLoop {
     /// What can be chosen anew while the daemon runs.
     changeable: Changeable,
     changes: Changes,
+    upgrades: Upgrades,
     /// When it ends at last, once it was told.
     drained_by: Option<Instant>,
     /// When the last program went; if none came, when we began to serve.
@@ -150,6 +111,14 @@ pub(crate) struct Beginning {
 
 impl EventLoop {
     pub(crate) fn new(now: Instant, beginning: Beginning) -> io::Result<EventLoop> {
+        let mut event_loop = EventLoop::assemble(now, beginning)?;
+        event_loop.alone_since = now;
+        event_loop.begin(now);
+        Ok(event_loop)
+    }
+
+    /// One that knows nothing of programs and links yet.
+    fn assemble(now: Instant, beginning: Beginning) -> io::Result<EventLoop> {
         let Beginning { listener, devices, watch, stop, changeable, .. } = beginning;
         let Beginning { plans, slots: plan, worker, tuning, .. } = beginning;
         let poll = Poll::new()?;
@@ -170,7 +139,8 @@ impl EventLoop {
             sysfs: None,
             listener: None,
             changeable,
-            changes: Changes::new(waker),
+            changes: Changes::new(Arc::clone(&waker)),
+            upgrades: Upgrades::new(waker),
             drained_by: None,
             alone_since: now,
             accept_again: None,
@@ -195,9 +165,12 @@ impl EventLoop {
                 event_loop.register(fd, Token::Port { device })?;
             }
         }
-        event_loop.sync_devices_with_links(now);
-        event_loop.change(changeable);
         Ok(event_loop)
+    }
+
+    fn begin(&mut self, now: Instant) {
+        self.sync_devices_with_links(now);
+        self.change(self.changeable);
     }
 
     /// Shows the devices as files from now on.
@@ -230,12 +203,12 @@ impl EventLoop {
 
     fn serve_all(&mut self) -> io::Result<()> {
         self.ctx.now = Instant::now();
-        self.alone_since = self.ctx.now;
         while self.end_at().is_none_or(|end| self.ctx.now < end) {
             self.wait(self.ctx.now)?;
             if !self.go_on() {
                 break;
             }
+            self.heed_upgrades();
         }
         Ok(())
     }
@@ -595,7 +568,6 @@ mod tests {
     use crate::log::testing::logged;
     use urxe_shm::control::CmRequest;
     use urxe_shm::control::channel::Channel;
-    use urxe_types::SlotCount;
 
     /// A broker without devices, driven turn by turn, and where programs connect.
     struct Driven {
@@ -726,21 +698,5 @@ mod tests {
         assert!(silent.recv::<Reply>().is_err());
         assert!(program.recv::<Reply>().is_ok());
         assert_eq!(driven.event_loop.ctx.counters.sessions_silent, 1);
-    }
-
-    #[test]
-    fn tokens_survive_the_kernel() {
-        let tokens = [
-            Token::Stop,
-            Token::Listener,
-            Token::Watch,
-            Token::Port { device: urxe_slot::limits::MAX_DEVICES - 1 },
-            Token::Slot { slot: SlotCount::MAX.get() - 1 },
-            Token::Workers,
-            Token::Woken,
-        ];
-        for token in tokens {
-            assert_eq!(Token::from_mio(token.to_mio()), token);
-        }
     }
 }

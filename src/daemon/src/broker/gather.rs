@@ -7,6 +7,7 @@ use super::slots::Slots;
 use super::{BrokerCtx, sessions::Session};
 use crate::limits::ANSWER_TIMEOUT;
 use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::Instant;
 use urxe_engine::Counter;
@@ -15,15 +16,15 @@ use urxe_shm::control::{
     ControlError, CounterInfo, Cursor, HistoryPage, HistorySubject, MAX_MESSAGE, PathPage, Reply,
     Request, Resource, ResourceKind, ResourcePage, StatsPage, encode,
 };
-use urxe_slot::counts;
 use urxe_slot::link::{Counts, Found, Subject, ToSlot, Viewer};
 use urxe_slot::pages::{AROUND_PAGE, NUMBER_LEN, QP_LEN, page};
 use urxe_slot::refusal::refuse;
 
 /// A question of a program that is being answered.
 pub(crate) struct Gathering {
-    /// The session that waits.
+    /// The session that waits, and what it asked.
     session: u64,
+    request: Request,
     device: usize,
     viewer: Viewer,
     what: What,
@@ -50,6 +51,14 @@ pub(crate) struct Gatherings {
     open: BTreeMap<u64, Gathering>,
 }
 
+/// Questions that are being answered while a state is written.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct SavedGatherings {
+    pub(crate) last: u64,
+    /// Of which session, and what it asked.
+    pub(crate) open: Vec<(u64, Request)>,
+}
+
 /// An answer that is complete: for which session, and what it is.
 pub(crate) type Complete = (u64, Reply);
 
@@ -74,7 +83,7 @@ impl Gatherings {
             Request::Histories { device, of, from } => (device, from, What::Histories(*of)),
             Request::Stats { device, from } if *from == Cursor::default() => {
                 let own = &ctx.devices[find_device(ctx, device)?];
-                (device, from, What::Counts(counts(&own.nic, &ctx.counters)))
+                (device, from, What::Counts(own.counts(&ctx.counters)))
             }
             Request::Stats { device, from } => (device, from, What::Qps(StatsPage::default())),
             _ => return Err(refuse(Errno::PROTO, "a request that is not the broker's came there")),
@@ -85,7 +94,8 @@ impl Gatherings {
             return Ok(Some((session.number, Reply::Paths(PathPage::default()))));
         }
         let (session, until) = (session.number, ctx.now);
-        let gathering = Gathering { session, device, viewer, what, slot: 0, until };
+        let request = request.clone();
+        let gathering = Gathering { session, request, device, viewer, what, slot: 0, until };
         Ok(self.ask(gathering, ctx, slots, *from))
     }
 
@@ -121,6 +131,19 @@ impl Gatherings {
         let number = *over?.0;
         let gathering = self.open.remove(&number)?;
         self.go_on(gathering, ctx, slots, None)
+    }
+
+    /// What is to be asked again by a process that takes the place of this one, and the last number
+    /// under which slots were asked here.
+    pub(crate) fn save(&self) -> SavedGatherings {
+        let open = self.open.values().map(|it| (it.session, it.request.clone()));
+        SavedGatherings { last: self.last, open: open.collect() }
+    }
+
+    /// Goes on behind the last number of another process, so that what answers that is no answer
+    /// here.
+    pub(crate) fn behind(last: u64) -> Gatherings {
+        Gatherings { last, open: BTreeMap::new() }
     }
 
     /// A number for a question to a slot, which no other has.
@@ -172,7 +195,7 @@ impl Gatherings {
         slots: &mut Slots,
         found: Option<Found>,
     ) -> Option<Complete> {
-        let Gathering { session, device, viewer, what, slot, until } = gathering;
+        let Gathering { session, request, device, viewer, what, slot, until } = gathering;
         let next_slot = slots.end() > slot + 1;
         let next_slot = next_slot.then_some(Cursor { slot: slot as u8 + 1, after: None });
         let what = match (what, found) {
@@ -195,7 +218,7 @@ impl Gatherings {
             (What::Counts(sums), Some(Found::Counts(counts))) => What::Counts(sums + counts),
             (what, _) => what,
         };
-        let gathering = Gathering { session, device, viewer, what, slot, until };
+        let gathering = Gathering { session, request, device, viewer, what, slot, until };
         match next_slot {
             Some(next) => self.ask(gathering, ctx, slots, next),
             None => self.after_last(gathering, ctx, slots),

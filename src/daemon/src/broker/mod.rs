@@ -33,7 +33,9 @@ pub(crate) mod sockets;
 mod sysfs;
 mod worker;
 
-pub(crate) use event_loop::{Beginning, Changeable, Changer, EventLoop};
+pub(crate) use event_loop::{
+    Beginning, Changeable, Changer, Control, EventLoop, SavedBroker, Upgrader,
+};
 pub(crate) use slots::DevicePlan;
 
 use cm::Cm;

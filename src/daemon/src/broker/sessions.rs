@@ -2,11 +2,12 @@
 //! of the connection manager. All else that a program has is its slot's.
 
 use crate::broker::cm::Holdings;
+use serde::{Deserialize, Serialize};
 use std::rc::Rc;
 use urxe_slot::link::Viewer;
 
 /// A program that objects belong to.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Program {
     /// Its user.
     pub(crate) uid: u32,
@@ -15,6 +16,7 @@ pub(crate) struct Program {
 }
 
 /// One connected program, or what is left of it.
+#[derive(Clone, Serialize, Deserialize)]
 pub(crate) struct Session {
     pub(crate) number: u64,
     /// Process id of its program, or 0 if that cannot be seen from here.

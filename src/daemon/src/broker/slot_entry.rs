@@ -6,8 +6,9 @@ use crate::log::SLOT;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{Shutdown, shutdown};
+use serde::{Deserialize, Serialize};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -60,6 +61,16 @@ impl HostingProgram {
         Ok(HostingProgram { link: link.as_fd().try_clone_to_owned()? })
     }
 
+    /// One whose link another process had, which is gone.
+    pub(super) fn resumed(link: OwnedFd) -> HostingProgram {
+        HostingProgram { link }
+    }
+
+    /// Our end of its link.
+    pub(super) fn link(&self) -> BorrowedFd<'_> {
+        self.link.as_fd()
+    }
+
     /// Tells it that its slot is to end.
     fn let_go(&self) {
         // It is refused only where the program is gone.
@@ -82,7 +93,7 @@ pub(super) struct LetGo {
     pub(super) why: Why,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Why {
     /// Its user has no program left.
     Idle,

@@ -6,7 +6,10 @@
 
 mod hosted;
 mod logged;
+mod saved;
 mod served;
+
+pub(crate) use saved::SavedSlots;
 
 use super::device::{AddressChange, RdmaDevice};
 use super::slot_entry::{Entry, LetGo, Runner, Why, run_in_thread, workers_do_not_go};
@@ -18,7 +21,6 @@ use logged::{log_end, log_loss, log_start};
 use mio::unix::SourceFd;
 use mio::{Registry, Token};
 use rustix::io::Errno;
-use rustix::net::{Shutdown, shutdown};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
@@ -27,9 +29,8 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use urxe_engine::Tuning;
 use urxe_port::OpenError;
-use urxe_shm::control::channel::Channel;
+use urxe_shm::control::ControlError;
 use urxe_shm::control::closing::Closer;
-use urxe_shm::control::{ControlError, Reply};
 use urxe_slot::limits::{LINK_TIMEOUT, MAX_MAPPED_MRS};
 use urxe_slot::link::{DeviceBeginning, Link, LinkError, SlotBeginning, ToBroker, ToSlot};
 use urxe_slot::port_plan::PortPlan;
@@ -557,21 +558,6 @@ impl Slots {
     /// Whether a slot has failed and is to be seen to.
     pub(crate) fn has_failed(&self) -> bool {
         !self.failed.is_empty()
-    }
-
-    /// Turns a program away, and tells it why, if that is known.
-    pub(crate) fn refuse(&self, socket: OwnedFd, why: Option<&ControlError>) {
-        // SLOT-110: nothing was sent before, so that there is room, and neither call waits.
-        if let (Some(why), Ok(other)) = (why, socket.try_clone()) {
-            let _ = Channel::new(other).send(&Reply::Error(why.clone()), &[]);
-        }
-        let _ = shutdown(&socket, Shutdown::Both);
-        self.close(socket);
-    }
-
-    /// Closes what a program may have had its hands on.
-    pub(crate) fn close(&self, descriptor: OwnedFd) {
-        self.closer.close(descriptor);
     }
 
     /// Ends all slots, and waits until they are gone: their addresses are free then.

@@ -15,7 +15,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::time::Instant;
-use urxe_slot::counts;
 use urxe_slot::link::{Counts, Found, Subject, ToSlot, Viewer};
 
 /// What has been counted since the daemon began.
@@ -152,7 +151,7 @@ impl Open {
         let user = geteuid().as_raw();
         open.slots.push(SlotSnapshot { number: 0, user, sessions: 0, counts: Vec::new() });
         for (device, own) in ctx.devices.iter().enumerate() {
-            open.answers.insert((0, device), counts(&own.nic, &ctx.counters));
+            open.answers.insert((0, device), own.counts(&ctx.counters));
         }
         for slot in (1..slots.end()).filter(|&slot| slots.is_running(slot)).collect::<Vec<_>>() {
             // One that answers nothing is not asked more and more.

@@ -3,8 +3,10 @@
 use crate::slot_plan::SlotPlan;
 use std::io;
 use std::net::IpAddr;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use urxe_port::raw::{self, RawGroup, RawOptions};
 use urxe_port::udp::UdpGroup;
+use urxe_port::watch::Link;
 use urxe_port::{AddressSockets, OpenError};
 use urxe_slot::port_plan::{PortKind, PortPlan};
 use urxe_types::{Slot, SlotCount};
@@ -18,6 +20,14 @@ pub(crate) trait SocketSource: Send {
     /// preferred.
     fn open(&self, addr: IpAddr, near: Option<&str>) -> Result<Box<dyn SocketGroup>, OpenError>;
 
+    /// Goes on with an address that another process had open, which is gone.
+    fn adopt(
+        &self,
+        addr: IpAddr,
+        interface: Link,
+        held: Vec<OwnedFd>,
+    ) -> Result<Box<dyn SocketGroup>, OpenError>;
+
     /// Opens what receives for a multicast group on an interface, for a slot that has not the right
     /// to do so itself.
     fn join(&self, group: IpAddr, interface: &str) -> io::Result<AddressSockets>;
@@ -30,6 +40,10 @@ pub(crate) trait SocketGroup: Send {
 
     /// Says that a slot is gone.
     fn take_back(&self, slot: Slot);
+
+    /// The interface that it is on, and the descriptors with which another process
+    /// [goes on](SocketSource::adopt).
+    fn held(&self) -> (&Link, Vec<BorrowedFd<'_>>);
 }
 
 /// The sockets of a plan.
@@ -53,6 +67,27 @@ impl SocketSource for PlannedSockets {
         })
     }
 
+    fn adopt(
+        &self,
+        addr: IpAddr,
+        interface: Link,
+        mut held: Vec<OwnedFd>,
+    ) -> Result<Box<dyn SocketGroup>, OpenError> {
+        Ok(match self.plan.kind {
+            PortKind::Udp => {
+                let options = self.plan.udp_options(Slot::ALONE.id());
+                Box::new(UdpGroup::adopt(addr, interface, &options, held)?)
+            }
+            PortKind::Raw => {
+                let step = "going on with its socket";
+                let missing =
+                    || OpenError::System { addr, step, source: io::ErrorKind::InvalidInput.into() };
+                let hold = held.pop().ok_or_else(missing)?;
+                Box::new(RawGroup::adopt(addr, interface, &RawOptions::default(), hold))
+            }
+        })
+    }
+
     fn join(&self, group: IpAddr, interface: &str) -> io::Result<AddressSockets> {
         match self.plan.kind {
             PortKind::Raw => raw::join(group, interface, &RawOptions::default()),
@@ -71,6 +106,10 @@ impl SocketGroup for UdpGroup {
         // If the kernel refuses, what came for the slot is stale, and dropped as such later.
         let _ = self.take_back(slot.id());
     }
+
+    fn held(&self) -> (&Link, Vec<BorrowedFd<'_>>) {
+        (self.interface(), self.sockets().collect())
+    }
 }
 
 impl SocketGroup for RawGroup {
@@ -79,4 +118,8 @@ impl SocketGroup for RawGroup {
     }
 
     fn take_back(&self, _: Slot) {}
+
+    fn held(&self) -> (&Link, Vec<BorrowedFd<'_>>) {
+        (self.interface(), vec![self.hold()])
+    }
 }

@@ -4,25 +4,30 @@ use crate::log;
 use crate::worker::NAME;
 use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::io::Errno;
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, WaitIdStatus, kill_process, pidfd_open, waitid,
+};
+use serde::{Deserialize, Serialize};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Instant;
 use urxe_shm::control::close_on_exec;
 
 /// A user whose programs a worker serves, and the group that the first of them had.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct User {
     pub(crate) uid: u32,
     pub(crate) gid: u32,
 }
 
-/// A process that serves a user's programs, until it has been reaped.
+/// A process that serves a user's programs, until it has been reaped. It is a child of this one, so
+/// that its number is no other's until then.
 pub(crate) struct Worker {
-    child: Child,
+    pid: Pid,
     pub(super) user: User,
     pub(super) since: Instant,
     /// Readable when the process has ended. Without it, one that is not given up is not noticed to
@@ -54,37 +59,54 @@ impl Worker {
             .stdin(Stdio::from(link.try_clone()?))
             .stdout(Stdio::null())
             .spawn()?;
-        let pidfd = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).ok();
+        Ok(Worker::watched(Pid::from_child(&child), user, now, registry, token))
+    }
+
+    /// A child of this process: one that was started just now, or by the program that this process
+    /// executed before.
+    pub(super) fn watched(
+        pid: Pid,
+        user: User,
+        since: Instant,
+        registry: &Registry,
+        token: Token,
+    ) -> Worker {
+        let pidfd = pidfd_open(pid, PidfdFlags::empty()).ok();
         let watched = pidfd.filter(|pidfd| {
             let fd = pidfd.as_raw_fd();
             registry.register(&mut SourceFd(&fd), token, Interest::READABLE).is_ok()
         });
-        Ok(Worker { child, user, since: now, _pidfd: watched })
+        Worker { pid, user, since, _pidfd: watched }
     }
 
     /// Its process id.
     pub(super) fn id(&self) -> u32 {
-        self.child.id()
+        self.pid.as_raw_nonzero().get().cast_unsigned()
     }
 
     /// Ends it, whatever it does.
     pub(super) fn kill(&mut self) {
         // It fails only if it has ended.
-        let _ = self.child.kill();
+        let _ = kill_process(self.pid, Signal::KILL);
     }
 
     /// How it has ended, in words, if it has: it is gone then.
     pub(super) fn end(&mut self) -> Option<End> {
-        match self.child.try_wait() {
-            Ok(None) => None,
-            Ok(Some(status)) => Some(End { is_failure: !status.success(), how: self.told(status) }),
+        match waitid(WaitId::Pid(self.pid), WaitIdOptions::EXITED | WaitIdOptions::NOHANG) {
+            Ok(None) | Err(Errno::INTR) => None,
+            Ok(Some(status)) => {
+                Some(End { is_failure: status.exit_status() != Some(0), how: self.told(&status) })
+            }
             // Somebody else in this process has waited for it.
-            Err(_) => Some(End { is_failure: true, how: self.told(ExitStatus::from_raw(0)) }),
+            Err(_) => {
+                let how = format!("worker {} of user {} has ended", self.id(), self.user.uid);
+                Some(End { is_failure: true, how })
+            }
         }
     }
 
-    fn told(&self, status: ExitStatus) -> String {
-        let how = match (status.code(), status.signal()) {
+    fn told(&self, status: &WaitIdStatus) -> String {
+        let how = match (status.exit_status(), status.terminating_signal()) {
             (_, Some(signal)) => match signal_hook::low_level::signal_name(signal) {
                 Some(name) => format!("was killed by {name}"),
                 None => format!("was killed by signal {signal}"),

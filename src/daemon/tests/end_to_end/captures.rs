@@ -12,13 +12,13 @@ use urxe_types::{Extra, QpType, Qpn, SendData, SendOp};
 use urxe_wire::{Opcode, Packet};
 
 /// All packets, whole.
-fn all() -> CaptureSpec {
+pub(crate) fn all() -> CaptureSpec {
     CaptureSpec { snaplen: 65_507, ..CaptureSpec::default() }
 }
 
 /// A packet as a capture shows it.
 #[derive(Clone, Debug)]
-struct ShownPacket {
+pub(crate) struct ShownPacket {
     device: String,
     time: u64,
     sent: bool,
@@ -29,7 +29,7 @@ struct ShownPacket {
 }
 
 /// A program that captures.
-struct Capturer {
+pub(crate) struct Capturer {
     client: Client,
     counters: Vec<String>,
     streams: Vec<(CaptureStream, OwnedFd, Vec<u8>)>,
@@ -37,7 +37,7 @@ struct Capturer {
 }
 
 impl Capturer {
-    fn begin(client: Client, spec: CaptureSpec) -> Capturer {
+    pub(crate) fn begin(client: Client, spec: CaptureSpec) -> Capturer {
         let mut client = client;
         // What was begun before may not have ended yet.
         let reply =
@@ -72,7 +72,7 @@ impl Capturer {
     }
 
     /// What has been captured since the last time, in the order of time.
-    fn packets(&mut self) -> Vec<ShownPacket> {
+    pub(crate) fn packets(&mut self) -> Vec<ShownPacket> {
         self.take_streams();
         let mut all = Vec::new();
         let mut buffer = vec![0; 1 << 20];
@@ -95,7 +95,11 @@ impl Capturer {
     }
 
     /// Waits for so many packets that are as wanted.
-    fn wait(&mut self, count: usize, is_wanted: impl Fn(&ShownPacket) -> bool) -> Vec<ShownPacket> {
+    pub(crate) fn wait(
+        &mut self,
+        count: usize,
+        is_wanted: impl Fn(&ShownPacket) -> bool,
+    ) -> Vec<ShownPacket> {
         let mut all = Vec::new();
         eventually("the packets", || {
             all.extend(self.packets());

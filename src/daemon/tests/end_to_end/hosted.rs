@@ -23,7 +23,7 @@ const LEN: usize = 100_000;
 const RETRY_EXCEEDED: u32 = 12;
 
 /// A program that runs its own slot in this process.
-fn hosting(socket: &Path) -> Client {
+pub(crate) fn hosting(socket: &Path) -> Client {
     let (channel, _slot) = OwnSlot::host(Channel::connect(socket).unwrap(), || ()).unwrap();
     Client::try_over(channel).unwrap()
 }

@@ -30,5 +30,6 @@ mod sysfs;
 mod testing;
 mod traffic;
 mod unreliable;
+mod upgrade;
 mod windows;
 mod workers;

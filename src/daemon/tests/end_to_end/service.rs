@@ -42,6 +42,11 @@ impl Manager {
         Running::start(command.stdin(Stdio::from(socket)))
     }
 
+    /// Where programs connect.
+    pub(crate) fn socket(&self) -> &Path {
+        &self.socket
+    }
+
     pub(crate) fn next_message(&self) -> String {
         let mut bytes = [0; 4096];
         let len = self.heard.recv(&mut bytes).unwrap();

@@ -16,7 +16,12 @@ use urxe_types::{SendData, SendOp};
 
 /// A running `urxed`, and the line with which it said that it was ready.
 pub(crate) fn urxed(arguments: &[&str]) -> (Running, String) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_urxed"));
+    urxed_of(Path::new(env!("CARGO_BIN_EXE_urxed")), arguments)
+}
+
+/// The same of a copy of it.
+fn urxed_of(program: &Path, arguments: &[&str]) -> (Running, String) {
+    let mut command = Command::new(program);
     command.args(arguments).args(["--ready-fd", "1"]);
     let mut child = Running::start(command.stdout(Stdio::piped()).stderr(Stdio::piped()));
     let mut line = String::new();
@@ -41,10 +46,16 @@ pub(crate) fn urxed_at(socket: &Path) -> (Running, String) {
 
 /// Starts `urxed` on one fresh address; somebody may have had the first ones.
 pub(crate) fn urxed_with(socket: &Path, others: &[&str]) -> (Running, String) {
+    copy_with(Path::new(env!("CARGO_BIN_EXE_urxed")), socket, others)
+}
+
+/// The same of a copy of it.
+pub(crate) fn copy_with(program: &Path, socket: &Path, others: &[&str]) -> (Running, String) {
     loop {
         let addr = fresh_addr().to_string();
         let socket = socket.to_str().unwrap();
-        let (mut child, line) = urxed(&[&["--addr", &addr, "--socket", socket], others].concat());
+        let (mut child, line) =
+            urxed_of(program, &[&["--addr", &addr, "--socket", socket], others].concat());
         if !line.is_empty() {
             assert!(line.contains(&addr), "{line}");
             return (child, line);

@@ -6,7 +6,7 @@ use crate::harness::{
     Client, End, Kind, QKEY, Running, av, could_not_run, datagram_attrs, eventually, fresh_path,
     fresh_uid, start_with,
 };
-use crate::startup::{signal, urxed_with};
+use crate::startup::{copy_with, signal, urxed_with};
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -22,7 +22,7 @@ use urxe_shm::control::{Reply, Request, ResourceKind};
 use urxe_types::{DatagramPath, Destination, Extra, QpType, Qpn, SendData, SendOp, SlotId};
 
 /// Whether there can be programs of several users.
-fn is_root() -> bool {
+pub(crate) fn is_root() -> bool {
     let is_root = geteuid().is_root();
     if !is_root {
         could_not_run("it takes the right to be several users");
@@ -31,7 +31,7 @@ fn is_root() -> bool {
 }
 
 /// A program of a user with a QP.
-fn end_of(socket: &Path, uid: u32, kind: Kind) -> End {
+pub(crate) fn end_of(socket: &Path, uid: u32, kind: Kind) -> End {
     End::with(Client::of_user(socket, uid), "urxe0", QpType::Rc, kind, 4096)
 }
 
@@ -48,7 +48,7 @@ fn workers_of(uid: u32) -> Vec<i32> {
 }
 
 /// The only process that serves a user's programs.
-fn worker_of(uid: u32) -> i32 {
+pub(crate) fn worker_of(uid: u32) -> i32 {
     let [worker] = workers_of(uid)[..] else { panic!("{:?}", workers_of(uid)) };
     worker
 }
@@ -63,7 +63,7 @@ fn is_ended(pid: i32) -> bool {
     stat.map_or(true, |stat| stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('Z')))
 }
 
-fn send_signal(pid: i32, signal: Signal) {
+pub(crate) fn send_signal(pid: i32, signal: Signal) {
     kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
 }
 
@@ -74,13 +74,13 @@ fn status(pid: i32) -> BTreeMap<String, String> {
     fields.map(|(name, value)| (name.to_owned(), value.trim().to_owned())).collect()
 }
 
-fn connect(a: &mut End, b: &mut End) {
+pub(crate) fn connect(a: &mut End, b: &mut End) {
     a.connect(b.addr, b.qp.created.qpn);
     b.connect(a.addr, a.qp.created.qpn);
 }
 
 /// A message from one to the other.
-fn pass(a: &mut End, b: &mut End) {
+pub(crate) fn pass(a: &mut End, b: &mut End) {
     a.mr.write(0, b"across");
     b.mr.write(0, b"nothing");
     b.post_recv(1, &[b.mr.sge(0, 4096)]);
@@ -129,8 +129,13 @@ impl Urxed {
 
     /// One with these options.
     pub(crate) fn with(options: &[&str]) -> Urxed {
+        Urxed::of(Path::new(env!("CARGO_BIN_EXE_urxed")), options)
+    }
+
+    /// A copy of it with these options.
+    pub(crate) fn of(program: &Path, options: &[&str]) -> Urxed {
         let socket = fresh_path();
-        let (mut child, _) = urxed_with(&socket, options);
+        let (mut child, _) = copy_with(program, &socket, options);
         let said = Arc::new(Mutex::new(Vec::new()));
         let lines = BufReader::new(child.stderr.take().unwrap()).lines();
         let heard = Arc::clone(&said);
@@ -157,7 +162,7 @@ impl Drop for Urxed {
 }
 
 /// Whether a program's daemon is gone, as far as it can see.
-fn has_lost_its_device(end: &mut End) -> bool {
+pub(crate) fn has_lost_its_device(end: &mut End) -> bool {
     end.client.channel.call(&Request::ListDevices, &[]).is_err()
 }
 

@@ -7,6 +7,7 @@ use crate::watch::Link;
 use crate::{AddressSockets, OpenError};
 use socket2::Socket;
 use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use urxe_types::Slot;
 use urxe_wire::ROCE_PORT;
 
@@ -39,6 +40,22 @@ impl RawGroup {
         open::receive_nothing(&hold)
             .map_err(OpenError::system(addr, "closing the bound socket"))?;
         Ok(RawGroup { addr, interface, options: options.clone(), hold })
+    }
+
+    /// Goes on with what another group had in another process, which is gone: the interface, and
+    /// the socket that [holds](Self::hold) the port.
+    pub fn adopt(addr: IpAddr, interface: Link, options: &RawOptions, hold: OwnedFd) -> RawGroup {
+        RawGroup { addr, interface, options: options.clone(), hold: hold.into() }
+    }
+
+    /// The interface that it is on.
+    pub fn interface(&self) -> &Link {
+        &self.interface
+    }
+
+    /// The socket that holds the port.
+    pub fn hold(&self) -> BorrowedFd<'_> {
+        self.hold.as_fd()
     }
 
     /// The address.

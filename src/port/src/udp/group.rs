@@ -22,7 +22,7 @@ use socket2::Socket;
 use std::io;
 use std::mem::MaybeUninit;
 use std::net::IpAddr;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use urxe_types::{Qpn, SLOT_BITS, SlotCount, SlotId};
 use urxe_wire::ROCE_PORT;
 
@@ -60,6 +60,38 @@ impl UdpGroup {
         let mut group = UdpGroup { addr, interface, options: options.clone(), sockets };
         group.grow(slots.get())?;
         Ok(group)
+    }
+
+    /// Goes on with what another group had in another process, which is gone: the interface, and
+    /// its [sockets](Self::sockets) in their order.
+    ///
+    /// # Errors
+    /// If there are none, or the kernel refuses to steer what comes.
+    pub fn adopt(
+        addr: IpAddr,
+        interface: Link,
+        options: &UdpOptions,
+        sockets: Vec<OwnedFd>,
+    ) -> Result<UdpGroup, OpenError> {
+        let step = "going on with the sockets of its slots";
+        if sockets.is_empty() {
+            let source = io::ErrorKind::InvalidInput.into();
+            return Err(OpenError::System { addr, step, source });
+        }
+        let sockets = sockets.into_iter().map(Socket::from).collect();
+        let group = UdpGroup { addr, interface, options: options.clone(), sockets };
+        group.steer().map_err(OpenError::system(addr, step))?;
+        Ok(group)
+    }
+
+    /// The interface that it is on.
+    pub fn interface(&self) -> &Link {
+        &self.interface
+    }
+
+    /// The sockets, by number of the slot.
+    pub fn sockets(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.sockets.iter().map(AsFd::as_fd)
     }
 
     /// Binds the sockets of more slots, so that there are so many.

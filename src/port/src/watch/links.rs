@@ -3,12 +3,13 @@
 use super::message::{AddressState, Message};
 use super::route_socket::RouteSocket;
 use netlink_packet_route::link::LinkFlags;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io;
 use std::net::IpAddr;
 
 /// A link (network interface).
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Link {
     pub name: String,
     /// Its number.

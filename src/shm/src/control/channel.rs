@@ -325,9 +325,24 @@ impl Listener {
         Ok(Self { socket, path, file: None })
     }
 
+    /// Listens at a socket at which another process did that is gone, and that had made its
+    /// [file](Self::file), if any.
+    ///
+    /// `InvalidInput` as with [`inherited`](Self::inherited).
+    pub fn resumed(socket: OwnedFd, file: Option<(u64, u64)>) -> io::Result<Self> {
+        let mut listener = Self::inherited(socket)?;
+        listener.file = file;
+        Ok(listener)
+    }
+
     /// Where programs connect.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Device and inode of the socket file, if it is ours and goes with this.
+    pub fn file(&self) -> Option<(u64, u64)> {
+        self.file
     }
 
     /// The socket of the next program that connects; `None` if there is none.

@@ -66,6 +66,8 @@ pub use stats::{CounterInfo, QpStats, StatsPage};
 
 /// Version of everything this crate lays down: messages, rings and doorbells. It stands, outside
 /// of the encoding, at the head of each message; two sides with different versions do not talk.
+/// What broker and slots say to each other is part of it: programs that run their own slot, and
+/// workers after an upgrade of the daemon, are not of the same build.
 pub const PROTOCOL_VERSION: u16 = 10;
 
 /// Longest message in bytes. The longest that exists is a page of statistics, with a name and a

@@ -182,7 +182,7 @@ pub enum Found {
 }
 
 /// What a slot has counted and what it has, each in the order in which its set is listed.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Counts {
     pub engine: Vec<u64>,
     pub port: Vec<u64>,

@@ -88,6 +88,26 @@ impl<Out: Serialize, In: DeserializeOwned> Link<Out, In> {
         Link { max_backlog, ..self }
     }
 
+    /// Goes on with an end of another process, which is gone: its socket, what waited there for
+    /// room, and since when it has.
+    pub fn resumed(
+        socket: OwnedFd,
+        backlog: Vec<(Out, Vec<OwnedFd>)>,
+        waiting_since: Option<Instant>,
+    ) -> Link<Out, In> {
+        Link { backlog: backlog.into(), waiting_since, ..Link::new(socket) }
+    }
+
+    /// What waits for room, in its order.
+    pub fn backlog(&self) -> impl Iterator<Item = (&Out, &[OwnedFd])> {
+        self.backlog.iter().map(|(message, fds)| (message, fds.as_slice()))
+    }
+
+    /// Since when the other end has taken nothing although something waits.
+    pub fn waiting_since(&self) -> Option<Instant> {
+        self.waiting_since
+    }
+
     /// Sends a message, or lets it wait behind others.
     pub fn send(&mut self, now: Instant, message: Out, fds: Vec<OwnedFd>) -> Result<(), LinkError> {
         // SLOT-003

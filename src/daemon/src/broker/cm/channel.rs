@@ -1,5 +1,6 @@
 //! Event channels: queues of events, and which of them have something to tell.
 
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use urxe_cm::ConnId;
@@ -7,7 +8,7 @@ use urxe_shm::control::{CmEventKind, CmEventParam};
 use urxe_types::{QpType, Slab};
 
 /// An event in the queue of a channel.
-#[derive(Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct QueuedEvent {
     /// The key of the id that it is counted for.
     pub(super) id: u32,
@@ -15,7 +16,7 @@ pub(super) struct QueuedEvent {
 }
 
 /// An event that its program has not taken.
-#[derive(Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum PendingEvent {
     /// Of an id, or of a membership, by its key.
     Event { membership: Option<u32>, kind: CmEventKind, status: i32, param: CmEventParam },
@@ -24,7 +25,7 @@ pub(super) enum PendingEvent {
 }
 
 /// A peer's request.
-#[derive(Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Request {
     pub(super) device: usize,
     pub(super) conn: ConnId,
@@ -40,7 +41,7 @@ const FEW: u32 = 8;
 
 /// A channel: the queue of its events. Its pipe is with the slot of its session, which is told
 /// whether events wait.
-#[derive(Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct EventChannel {
     session: u64,
     handle: u32,
@@ -56,7 +57,7 @@ pub(crate) struct ChannelNews {
 }
 
 /// All channels, by key.
-#[derive(Default)]
+#[derive(Clone, Default, Serialize, Deserialize)]
 pub(super) struct Channels {
     all: Slab<EventChannel>,
     /// Those whose queues have changed, perhaps.
@@ -66,6 +67,11 @@ pub(super) struct Channels {
 impl Channels {
     pub(super) fn len(&self) -> usize {
         self.all.len()
+    }
+
+    /// All events that wait.
+    pub(super) fn waiting(&self) -> impl Iterator<Item = &QueuedEvent> {
+        self.all.iter().flat_map(|(_, channel)| &channel.queue)
     }
 
     /// Makes a channel that its session knows by a handle; `None` if there are too many.

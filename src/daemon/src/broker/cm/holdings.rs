@@ -1,12 +1,14 @@
 //! What a session has handles of in the connection manager, by kind.
 
 use crate::limits::{MAX_CM_CHANNELS, MAX_CM_IDS, MAX_CM_MEMBERSHIPS};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use urxe_shm::control::ControlError;
 use urxe_slot::limits::FREES_PER_TURN;
 use urxe_slot::refusal::{check_quota, next_handle, no_such};
 
 /// The handles of one kind, with the keys of what they name.
+#[derive(Clone)]
 pub(crate) struct Handles {
     /// What one is called in a sentence.
     name: &'static str,
@@ -49,13 +51,15 @@ impl Handles {
 }
 
 /// What is to be freed of a session, by its handle.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) enum PendingFree {
     Channel(u32),
     Id(u32),
 }
 
 /// All that one session has of the connection manager.
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(from = "SavedHoldings", into = "SavedHoldings")]
 pub(crate) struct Holdings {
     last_handle: u32,
     pub(super) channels: Handles,
@@ -63,6 +67,35 @@ pub(crate) struct Holdings {
     pub(super) memberships: Handles,
     /// What is being freed: with a channel, or of a dead program everything. The last goes first.
     pending: Vec<PendingFree>,
+}
+
+/// What is written down of them.
+#[derive(Serialize, Deserialize)]
+struct SavedHoldings {
+    last_handle: u32,
+    channels: BTreeMap<u32, u32>,
+    ids: BTreeMap<u32, u32>,
+    memberships: BTreeMap<u32, u32>,
+    pending: Vec<PendingFree>,
+}
+
+impl From<Holdings> for SavedHoldings {
+    fn from(holdings: Holdings) -> SavedHoldings {
+        let Holdings { last_handle, channels, ids, memberships, pending } = holdings;
+        let (channels, ids, memberships) = (channels.keys, ids.keys, memberships.keys);
+        SavedHoldings { last_handle, channels, ids, memberships, pending }
+    }
+}
+
+impl From<SavedHoldings> for Holdings {
+    fn from(saved: SavedHoldings) -> Holdings {
+        let mut holdings = Holdings { last_handle: saved.last_handle, ..Holdings::default() };
+        holdings.channels.keys = saved.channels;
+        holdings.ids.keys = saved.ids;
+        holdings.memberships.keys = saved.memberships;
+        holdings.pending = saved.pending;
+        holdings
+    }
 }
 
 impl Default for Holdings {

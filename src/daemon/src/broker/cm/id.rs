@@ -3,6 +3,7 @@
 use super::ports::Claim;
 use crate::broker::sessions::Program;
 use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, SocketAddr};
 use urxe_cm::{ConnId, ListenerId};
 use urxe_shm::control::{CmIdState, CmPortSpace, ControlError, ResourceDetail};
@@ -10,7 +11,7 @@ use urxe_slot::refusal::refuse;
 use urxe_types::{QpType, Qpn, TimeCode};
 
 /// An id: `rdma_cm_id`.
-#[derive(Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Id {
     pub(super) program: Program,
     /// Its handle in the session that has it.
@@ -48,7 +49,7 @@ pub(super) struct Id {
 }
 
 /// Where an id stands.
-#[derive(Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum Phase {
     /// It has no address.
     Idle,

@@ -25,6 +25,7 @@ mod multicast;
 mod ports;
 mod requests;
 mod route;
+mod saved;
 
 use crate::broker::account::Account;
 use crate::broker::device::RdmaDevice;
@@ -39,6 +40,7 @@ use multicast::Membership;
 use ports::Ports;
 pub(crate) use requests::{Answer, free_some, handle, handle_within};
 use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeSet, HashMap};
 use std::time::Instant;
 use urxe_cm::{ConnId, ListenerId};
@@ -47,10 +49,12 @@ use urxe_slot::refusal::refuse;
 use urxe_types::{Qpn, Slab, index_of};
 
 /// All channels, ids and memberships of all programs.
+#[derive(Clone, Serialize, Deserialize)]
 pub(crate) struct Cm {
     channels: Channels,
     ids: Slab<Id>,
     /// How many ids each user has.
+    #[serde(skip, default = "account_of_ids")]
     id_account: Account,
     memberships: Slab<Membership>,
     ports: Ports,
@@ -61,11 +65,12 @@ pub(crate) struct Cm {
     /// Connections that their programs have accepted and their peers not confirmed: device, QPN,
     /// key of the id. Programs name their QPNs themselves, so several may name the same.
     accepted: BTreeSet<(usize, Qpn, u32)>,
+    #[serde(skip)]
     pub(crate) counters: CmCounters,
 }
 
 /// The owner of a connection of a device's manager.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum ConnOwner {
     /// The id of this key.
     Id(u32),
@@ -78,7 +83,7 @@ impl Cm {
         Cm {
             channels: Channels::default(),
             ids: Slab::default(),
-            id_account: Account::new("ids", MAX_CM_IDS_OF_ALL),
+            id_account: account_of_ids(),
             memberships: Slab::default(),
             ports: Ports::new(),
             conn_owners: HashMap::new(),
@@ -245,6 +250,10 @@ impl Cm {
             self.accepted.remove(&(device, qpn, key));
         }
     }
+}
+
+fn account_of_ids() -> Account {
+    Account::new("ids", MAX_CM_IDS_OF_ALL)
 }
 
 fn no_more_ids() -> ControlError {

@@ -10,6 +10,7 @@ use super::id::Phase;
 use super::{Cm, PendingEvent};
 use crate::broker::device::RdmaDevice;
 use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use urxe_cm::Path;
 use urxe_shm::control::{CmEventKind, ControlError};
@@ -17,7 +18,7 @@ use urxe_slot::refusal::refuse;
 use urxe_types::{QpType, Qpn};
 
 /// A membership of an id in a group.
-#[derive(Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Membership {
     /// Its handle in the session that has it.
     pub(super) handle: u32,

@@ -3,6 +3,7 @@
 
 use crate::broker::account::Account;
 use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::net::IpAddr;
@@ -13,7 +14,7 @@ use urxe_shm::control::{CmPortSpace, ControlError};
 const LOCAL_PORTS: RangeInclusive<u16> = 32_768..=60_999;
 
 /// What an id claims of a port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Claim {
     /// The id's key.
     pub(super) id: u32,
@@ -43,7 +44,8 @@ impl Claim {
 }
 
 /// The ports in use.
-#[derive(Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(from = "Claims", into = "Claims")]
 pub(super) struct Ports {
     claims: HashMap<(CmPortSpace, u16), Vec<Claim>>,
     /// Ports that programs do not choose are of these.
@@ -52,6 +54,28 @@ pub(super) struct Ports {
     next: u16,
     /// How many claims of those each user has, in all port spaces.
     account: Account,
+}
+
+/// What is written down of them: all else is found anew.
+#[derive(Serialize, Deserialize)]
+struct Claims(Vec<((CmPortSpace, u16), Vec<Claim>)>);
+
+impl From<Ports> for Claims {
+    fn from(ports: Ports) -> Claims {
+        Claims(ports.claims.into_iter().collect())
+    }
+}
+
+impl From<Claims> for Ports {
+    fn from(Claims(claims): Claims) -> Ports {
+        let mut ports = Ports::new();
+        for ((_, port), claims) in &claims {
+            let of_account = claims.iter().filter(|_| ports.local.contains(port));
+            of_account.for_each(|claim| ports.account.take(claim.user));
+        }
+        ports.claims = claims.into_iter().collect();
+        ports
+    }
 }
 
 impl Ports {

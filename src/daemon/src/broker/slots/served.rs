@@ -1,8 +1,23 @@
-//! Whom the slots serve, and which have begun to.
+//! Whom the slots serve and whom not, and which have begun to.
 
-use super::Slots;
+use super::{DevicePlan, Slots};
+use rustix::net::{Shutdown, shutdown};
+use std::os::fd::OwnedFd;
+use urxe_engine::Tuning;
+use urxe_shm::control::channel::Channel;
+use urxe_shm::control::{ControlError, Reply};
 
 impl Slots {
+    /// What slots begin with of a device.
+    pub(crate) fn device_plan(&self, device: usize) -> &DevicePlan {
+        &self.plans[device]
+    }
+
+    /// How their engines behave on the wire.
+    pub(crate) fn tuning(&self) -> Tuning {
+        self.tuning
+    }
+
     /// Whether one slot serves the programs of all users.
     pub(crate) fn serve_all(&self) -> bool {
         self.plan.serve_all()
@@ -21,5 +36,20 @@ impl Slots {
     /// How many sessions a slot serves, and whose it is, if not the daemon's own user's.
     pub(crate) fn served_by(&self, slot: usize) -> (usize, Option<u32>) {
         self.entries.get(slot).map_or((0, None), |entry| (entry.sessions, entry.user))
+    }
+
+    /// Turns a program away, and tells it why, if that is known.
+    pub(crate) fn refuse(&self, socket: OwnedFd, why: Option<&ControlError>) {
+        // SLOT-110: nothing was sent before, so that there is room, and neither call waits.
+        if let (Some(why), Ok(other)) = (why, socket.try_clone()) {
+            let _ = Channel::new(other).send(&Reply::Error(why.clone()), &[]);
+        }
+        let _ = shutdown(&socket, Shutdown::Both);
+        self.close(socket);
+    }
+
+    /// Closes what a program may have had its hands on.
+    pub(crate) fn close(&self, descriptor: OwnedFd) {
+        self.closer.close(descriptor);
     }
 }

@@ -1,6 +1,6 @@
 //! A directory of small files that change one at a time, each at once.
 
-use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags, renameat_with};
 use rustix::io::Errno;
 use std::fs::{DirBuilder, File};
 use std::io::{self, Write};
@@ -47,9 +47,15 @@ impl Tree {
         fill(&tree)?;
         // Only now: until then no other process looks into it.
         rustix::fs::fchmod(&tree.top, Mode::from_raw_mode(mode))?;
-        remove_stale(path)?;
-        std::fs::rename(&tree.path, path)?;
-        tree.path = path.to_path_buf();
+        let unfinished = std::mem::replace(&mut tree.path, path.to_path_buf());
+        // At no moment is there none: after an upgrade programs may be looking.
+        let (from, flags) = (rustix::fs::CWD, RenameFlags::EXCHANGE);
+        if is_stale(path)? && renameat_with(from, &unfinished, from, path, flags).is_ok() {
+            std::fs::remove_dir_all(unfinished)?;
+        } else {
+            remove_stale(path)?;
+            std::fs::rename(unfinished, path)?;
+        }
         Ok(tree)
     }
 
@@ -137,8 +143,13 @@ impl Drop for Tree {
 
 /// Removes the tree of a daemon that is gone. Anything else at that place is an error.
 fn remove_stale(path: &Path) -> io::Result<()> {
+    if is_stale(path)? { std::fs::remove_dir_all(path) } else { Ok(()) }
+}
+
+/// Whether the tree of a daemon that is gone is there. Anything else at that place is an error.
+fn is_stale(path: &Path) -> io::Result<bool> {
     let found = match std::fs::symlink_metadata(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
         found => found?,
     };
     let is_ours = found.is_dir() && found.uid() == rustix::process::geteuid().as_raw();
@@ -147,7 +158,7 @@ fn remove_stale(path: &Path) -> io::Result<()> {
         entry.is_ok_and(|entry| TOP.iter().any(|known| entry.file_name() == *known))
     };
     if names.as_mut().is_some_and(|names| names.all(is_known)) {
-        return std::fs::remove_dir_all(path);
+        return Ok(true);
     }
     let message = "exists and was not made by a urxed of this user";
     Err(io::Error::new(io::ErrorKind::AlreadyExists, message))
