@@ -16,6 +16,7 @@ use crate::alarm::Alarm;
 use crate::awake::Awake;
 use crate::counters::DaemonCounters;
 use crate::device::SlotDevice;
+use crate::history_file::{self, HistoryWriter};
 use crate::limits::{
     EVENTS_PER_TURN, FREES_PER_TURN, MESSAGES_PER_TURN, REQUESTS_PER_TURN, SHORTEST_SLEEP, SPIN,
 };
@@ -31,8 +32,10 @@ use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Registry};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::{Duration, Instant};
 use urxe_nic::{ChannelId, OwnerId, guard_addresses};
 use urxe_port::AddressSockets;
@@ -121,6 +124,7 @@ impl EventLoop {
         link: Link<ToBroker, ToSlot>,
         allotment: Allotment,
         devices: Vec<SlotDevice>,
+        history_file: Option<File>,
     ) -> io::Result<EventLoop> {
         let mut event_loop = EventLoop {
             poll: Poll::new()?,
@@ -140,6 +144,7 @@ impl EventLoop {
                 taps: Vec::new(),
                 now,
                 counters: DaemonCounters::default(),
+                history_writer: HistoryWriter::new(now, history_file),
                 log_limit: LogLimit::default(),
                 to_broker: Vec::new(),
                 closer: Closer::new()?,
@@ -173,6 +178,14 @@ impl EventLoop {
     /// Serves until the broker lets go of the link. An error means that a port or the loop itself
     /// is of no use any more.
     pub(crate) fn run(&mut self) -> Result<(), SlotError> {
+        let served = catch_unwind(AssertUnwindSafe(|| self.serve_all()));
+        // HISTORY-015: after a panic nothing can be relied on, and this may panic as well.
+        let finished = catch_unwind(AssertUnwindSafe(|| history_file::finish(&mut self.ctx)));
+        drop(finished);
+        served.unwrap_or_else(|panic| resume_unwind(panic))
+    }
+
+    fn serve_all(&mut self) -> Result<(), SlotError> {
         let mut last_work = Instant::now();
         let mut now = last_work;
         let (mut yield_policy, mut yielded) = (YieldPolicy::new(), false);
@@ -207,6 +220,7 @@ impl EventLoop {
                 }
             }
             worked |= self.turn(now)?;
+            history_file::turn(&mut self.ctx, worked);
             match self.tell_broker(now) {
                 Err(LinkError::Closed) => return Ok(()),
                 told => told.map_err(SlotError::Link)?,
@@ -531,7 +545,8 @@ impl EventLoop {
 
     /// When there is something to do although nothing happens.
     fn deadline(&self) -> Option<Instant> {
-        self.ctx.devices.iter().filter_map(|device| device.nic.deadline()).min()
+        let devices = self.ctx.devices.iter().filter_map(|device| device.nic.deadline());
+        devices.chain(self.ctx.history_writer.deadline()).min()
     }
 
     /// Sleeps until something happens or the deadline has come; not at all if a program has just

@@ -21,6 +21,7 @@ mod cm_pipe;
 mod counters;
 mod device;
 mod event_loop;
+pub mod history_file;
 mod known_qp;
 pub mod limits;
 pub mod link;
@@ -121,8 +122,8 @@ impl RunningSlot {
         // refused they are only less exact.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
         let mut link = Link::new(socket);
-        let (allotment, devices) = begin(&mut link, runner)?;
-        let event_loop = EventLoop::new(Instant::now(), link, allotment, devices);
+        let (allotment, devices, history_file) = begin(&mut link, runner)?;
+        let event_loop = EventLoop::new(Instant::now(), link, allotment, devices, history_file);
         Ok(RunningSlot(event_loop.map_err(SlotError::System)?))
     }
 
@@ -139,17 +140,18 @@ impl RunningSlot {
 fn begin(
     link: &mut Link<ToBroker, ToSlot>,
     runner: Runner,
-) -> Result<(Allotment, Vec<SlotDevice>), SlotError> {
-    let mut devices = Vec::new();
+) -> Result<(Allotment, Vec<SlotDevice>, Option<File>), SlotError> {
+    let (mut devices, mut history_file) = (Vec::new(), None);
     let mut begun: Option<(Allotment, usize, Tuning)> = None;
     loop {
         if let Some((allotment, count, _)) = begun
             && devices.len() == count
         {
-            return Ok((allotment, devices));
+            return Ok((allotment, devices, history_file));
         }
         match (next(link)?, begun) {
-            ((ToSlot::Start(start), _), None) => {
+            ((ToSlot::Start(start), mut fds), None) => {
+                history_file = fds.pop().map(File::from);
                 let SlotBeginning { slot, slots, devices, tuning, numbering, max_mapped_mrs } =
                     start;
                 let slot = SlotCount::try_from(slots)?.slot(slot)?;

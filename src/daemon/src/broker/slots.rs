@@ -9,6 +9,7 @@ mod logged;
 mod served;
 
 use super::device::{AddressChange, RdmaDevice};
+use super::kept_histories::{EndOfSlot, HowEnded, KeptHistories};
 use super::slot_entry::{Entry, LetGo, Runner, Why, run_in_thread, workers_do_not_go};
 use super::worker::{User, Worker};
 use crate::limits::{ANSWER_TIMEOUT, MAX_MAPPED_MRS_OF_ALL, MAX_WORKERS_LEFT, START_PAUSE};
@@ -24,6 +25,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use urxe_engine::Tuning;
 use urxe_port::OpenError;
@@ -78,6 +80,7 @@ pub(crate) struct Slots {
     failed: Vec<usize>,
     /// Users for whom no worker is started until then.
     pauses: BTreeMap<u32, Instant>,
+    kept_histories: KeptHistories,
     /// That threads serve other users was said, and need not be said again.
     said_threads: bool,
 }
@@ -96,6 +99,7 @@ impl Slots {
             began: Vec::new(),
             failed: Vec::new(),
             pauses: BTreeMap::new(),
+            kept_histories: KeptHistories::default(),
             said_threads: false,
         })
     }
@@ -225,9 +229,10 @@ impl Slots {
         devices: &mut [RdmaDevice],
     ) -> io::Result<()> {
         let (link, other) = self.open_link(slot)?;
-        let runner = self.run(now, slot, user, other)?;
+        let how_ended = HowEnded::default();
+        let runner = self.run(now, slot, user, other, &how_ended)?;
         log_start(slot, &runner, user);
-        self.begin(now, slot, user, (link, runner), devices)
+        self.begin(now, slot, user, (link, runner, how_ended), devices)
     }
 
     /// Tells a slot what it is, and gives it all that it needs.
@@ -236,7 +241,7 @@ impl Slots {
         now: Instant,
         slot: usize,
         user: Option<User>,
-        (link, runner): (Link<ToSlot, ToBroker>, Runner),
+        (link, runner, how_ended): (Link<ToSlot, ToBroker>, Runner, HowEnded),
         devices: &mut [RdmaDevice],
     ) -> io::Result<()> {
         let number = self.plan.count.slot(slot).map_err(io::Error::other)?;
@@ -245,8 +250,12 @@ impl Slots {
             Runner::Worker { .. } => MAX_MAPPED_MRS_OF_ALL,
             Runner::Program(_) => MAX_MAPPED_MRS,
         };
+        let histories = history_file(slot);
+        let for_slot = histories.as_ref().map(File::try_clone).transpose()?;
         self.entries[slot] = Entry {
             link: Some(link),
+            histories,
+            how_ended,
             runner: Some(runner),
             user: user.map(|user| user.uid),
             idle_since: Some(now),
@@ -260,7 +269,7 @@ impl Slots {
             numbering: self.plan.numbering(slot),
             max_mapped_mrs,
         });
-        self.send(now, slot, start, Vec::new());
+        self.send(now, slot, start, for_slot.into_iter().map(OwnedFd::from).collect());
         for (index, device) in devices.iter().enumerate() {
             let plan = &self.plans[index];
             let beginning = DeviceBeginning {
@@ -292,6 +301,7 @@ impl Slots {
         slot: usize,
         user: Option<User>,
         link: OwnedFd,
+        how_ended: &HowEnded,
     ) -> io::Result<Runner> {
         if let Some(user) = user {
             let Watcher { registry, of_workers, .. } = &self.watcher;
@@ -311,9 +321,10 @@ impl Slots {
                 Err(_) => {}
             }
         }
+        let how_ended = Arc::clone(how_ended);
         std::thread::Builder::new()
             .name(format!("urxed-slot{slot}"))
-            .spawn(move || run_in_thread(slot, || urxe_slot::serve(link)))
+            .spawn(move || run_in_thread(slot, &how_ended, || urxe_slot::serve(link)))
             .map(Runner::Thread)
     }
 
@@ -463,8 +474,13 @@ impl Slots {
             let Some(Runner::Worker { worker, let_go }) = &mut entry.runner else { continue };
             let Some(end) = worker.end() else { continue };
             let (why, since) = (let_go.map_or(Why::Failed, |let_go| let_go.why), worker.since);
-            let user = worker.user.uid;
+            let (id, user) = (worker.id(), worker.user.uid);
             entry.runner = None;
+            let how = match why {
+                Why::Stuck => format!("worker {id} of user {user} answered nothing, and was ended"),
+                Why::Failed | Why::Idle => end.how.clone(),
+            };
+            let _ = entry.how_ended.set(how);
             // SLOT-106
             if why == Why::Failed {
                 log_loss(slot, user, &end);
@@ -527,6 +543,22 @@ impl Slots {
             tracing::info!(target: SLOT, slot, "slot {slot} has ended, in a program");
         }
         entry.let_program_go();
+        let is_failure = match &entry.runner {
+            Some(Runner::Program(_)) => false,
+            Some(Runner::Worker { let_go, .. }) => let_go.is_none_or(|it| it.why != Why::Idle),
+            Some(Runner::Thread(_)) | None => true,
+        };
+        let user = match &entry.runner {
+            Some(Runner::Program(_)) => Some(rustix::process::geteuid().as_raw()),
+            _ => entry.user,
+        };
+        // HISTORY-015
+        if let Some(file) = entry.histories.take() {
+            let how = Arc::clone(&entry.how_ended);
+            let end = EndOfSlot { slot, at: now, how, is_failure, user };
+            self.kept_histories.keep(&file, devices.len(), &end);
+        }
+        let entry = &mut self.entries[slot];
         (entry.sessions, entry.user) = (0, None);
         (entry.asked_since, entry.idle_since) = (None, None);
         entry.free_since = Some(now);
@@ -552,6 +584,11 @@ impl Slots {
     /// When a slot or a worker is given up, or has nothing to do for long enough.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.entries.iter().filter_map(Entry::deadline).min()
+    }
+
+    /// What happened to QPs of slots that have ended.
+    pub(super) fn kept_histories(&self) -> &KeptHistories {
+        &self.kept_histories
     }
 
     /// Whether a slot has failed and is to be seen to.
@@ -593,6 +630,19 @@ impl Slots {
             std::thread::park_timeout(Duration::from_micros(100));
         }
     }
+}
+
+/// A file for what happens to the QPs of a slot. Without it, that is known as long as the slot runs.
+fn history_file(slot: usize) -> Option<File> {
+    let created = urxe_slot::history_file::create();
+    let said = created.inspect_err(|error| {
+        tracing::warn!(
+            target: SLOT,
+            slot,
+            "what happens to QPs of slot {slot} will not be known when it has ended: {error}"
+        );
+    });
+    said.ok().map(File::from)
 }
 
 #[cfg(test)]
