@@ -177,9 +177,13 @@ impl Kept {
             });
             history.reason.get_or_insert_with(|| {
                 let (first, rest) = how.split_at(how.chars().next().map_or(0, char::len_utf8));
+                let by_whom = match how.ends_with("SIGKILL") {
+                    true => " If nobody meant to, the kernel did for want of memory: see dmesg.",
+                    false => "",
+                };
                 format!(
-                    "{}{rest}. The QP ended with it, and its program has lost its device; programs \
-                     that begin now are served again.",
+                    "{}{rest}.{by_whom} The QP ended with it, and its program has lost its \
+                     device; programs that begin now are served again.",
                     first.to_uppercase()
                 )
             });
@@ -281,7 +285,7 @@ mod tests {
         end.how.set("worker 9 of user 7 was killed by SIGKILL".into()).unwrap();
         let [history] = &told(HistorySubject::Failed)[..] else { panic!() };
         let reason = history.reason.as_deref().unwrap();
-        assert!(reason.starts_with("Worker 9 of user 7 was killed by SIGKILL. The"), "{reason}");
+        assert!(reason.starts_with("Worker 9 of user 7 was killed by SIGKILL. If"), "{reason}");
     }
 
     #[test]

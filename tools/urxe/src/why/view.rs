@@ -327,6 +327,7 @@ impl fmt::Display for HistoryView {
             )?;
         }
         match &self.reason {
+            Some(reason) if self.failed.is_none() => writeln!(f, "\n  Why: {reason}")?,
             Some(reason) => writeln!(f, "  Why: {reason}")?,
             None => writeln!(f, "\n  It has not failed.")?,
         }
