@@ -109,7 +109,7 @@ fn a_reset_keeps_what_happened_before_it() {
 }
 
 #[test]
-fn what_was_posted_is_counted_by_kind() {
+fn work_requests_are_counted_by_kind_when_they_are_taken() {
     let mut t = Script::new();
     let (remote_addr, rkey) = (0, Rkey(1));
     t.post(1, SEND, &[]);

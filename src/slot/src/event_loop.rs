@@ -15,7 +15,7 @@
 use crate::alarm::Alarm;
 use crate::awake::Awake;
 use crate::counters::DaemonCounters;
-use crate::device::SlotDevice;
+use crate::device::{SlotDevice, post};
 use crate::history_file::{self, HistoryWriter};
 use crate::limits::{
     EVENTS_PER_TURN, FREES_PER_TURN, MESSAGES_PER_TURN, REQUESTS_PER_TURN, SHORTEST_SLEEP, SPIN,
@@ -35,7 +35,6 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::{Duration, Instant};
 use urxe_nic::{ChannelId, OwnerId, guard_addresses};
 use urxe_port::AddressSockets;
@@ -178,14 +177,6 @@ impl EventLoop {
     /// Serves until the broker lets go of the link. An error means that a port or the loop itself
     /// is of no use any more.
     pub(crate) fn run(&mut self) -> Result<(), SlotError> {
-        let served = catch_unwind(AssertUnwindSafe(|| self.serve_all()));
-        // HISTORY-015: after a panic nothing can be relied on, and this may panic as well.
-        let finished = catch_unwind(AssertUnwindSafe(|| history_file::finish(&mut self.ctx)));
-        drop(finished);
-        served.unwrap_or_else(|panic| resume_unwind(panic))
-    }
-
-    fn serve_all(&mut self) -> Result<(), SlotError> {
         let mut last_work = Instant::now();
         let mut now = last_work;
         let (mut yield_policy, mut yielded) = (YieldPolicy::new(), false);
@@ -232,6 +223,11 @@ impl EventLoop {
                 yielded = true;
             }
         }
+    }
+
+    /// Writes what happened to QPs, before the slot ends.
+    pub(crate) fn finish(&mut self) {
+        history_file::finish(&mut self.ctx);
     }
 
     /// What needs no descriptor to be ready.
@@ -599,18 +595,6 @@ fn register(
 /// Stops watching a descriptor.
 fn deregister(registry: &Registry, fd: impl AsFd) {
     let _ = registry.deregister(&mut SourceFd(&fd.as_fd().as_raw_fd()));
-}
-
-/// Sends what a session has posted so far. What it asks for is done after that: the QP that it
-/// destroys has sent, the CQ that it resizes holds the completions. Returns whether it was all; the
-/// rest has its turn next.
-fn post(session: &mut Session, devices: &mut [SlotDevice], now: Instant) -> io::Result<bool> {
-    let ring = |device: usize, qpn| devices[device].nic.ring_doorbell(qpn);
-    let all_are_taken = session.take_doorbells_before_request(ring);
-    for device in devices {
-        device.nic.transmit(now)?;
-    }
-    Ok(all_are_taken)
 }
 
 #[cfg(test)]

@@ -52,6 +52,7 @@ use std::fs::File;
 use std::io;
 use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Instant;
 use urxe_engine::Tuning;
 use urxe_port::OpenError;
@@ -132,7 +133,10 @@ impl RunningSlot {
     /// # Errors
     /// Why the slot is of no use any more.
     pub fn run(&mut self) -> Result<(), SlotError> {
-        self.0.run()
+        let served = catch_unwind(AssertUnwindSafe(|| self.0.run()));
+        // HISTORY-015: after a panic nothing can be relied on, and this may panic as well.
+        let _ = catch_unwind(AssertUnwindSafe(|| self.0.finish()));
+        served.unwrap_or_else(|panic| resume_unwind(panic))
     }
 }
 

@@ -1,4 +1,4 @@
-//! `urxe ping`, `top`, `capture`, `res` and `why` of daemons with a thousand QPs that all have traffic.
+//! `urxe ping`, `top`, `capture`, `res` and `why` where a daemon has a thousand QPs with traffic.
 
 mod common;
 
@@ -31,7 +31,7 @@ fn numbers(values: &[Value], key: &str) -> BTreeSet<u64> {
 }
 
 #[test]
-fn what_looks_at_a_thousand_qps_under_load_shows_them_all() {
+fn a_thousand_qps_under_load_are_all_shown() {
     let (from, to) = (Daemon::start(), Daemon::start());
     let traffic = traffic(&from, &to);
 

@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_of_a_user_is_bounded_and_failures_are_kept_longest() {
+    fn histories_kept_of_a_user_are_bounded_and_failures_are_kept_longest() {
         let (mut kept, now) = (KeptHistories::default(), Instant::now());
         let end = end(now, Some(7));
         keep(&mut kept, vec![written(qpn(SLOT, 0), 7)], &end);

@@ -4,26 +4,26 @@
 //! The first are the daemon's own user's, and threads. Each of the others belongs to one other user
 //! while that user has programs, and is a [`Worker`], or a thread where there can be no worker.
 
+mod ended;
 mod hosted;
 mod logged;
 mod served;
 
 use super::device::{AddressChange, RdmaDevice};
-use super::kept_histories::{EndOfSlot, HowEnded, KeptHistories};
+use super::kept_histories::{HowEnded, KeptHistories};
 use super::slot_entry::{Entry, LetGo, Runner, Why, run_in_thread, workers_do_not_go};
 use super::worker::{User, Worker};
 use crate::limits::{ANSWER_TIMEOUT, MAX_MAPPED_MRS_OF_ALL, MAX_WORKERS_LEFT, START_PAUSE};
 use crate::log::SLOT;
 use crate::slot_plan::SlotPlan;
-use logged::{log_end, log_loss, log_start};
-use mio::unix::SourceFd;
+use logged::log_start;
 use mio::{Registry, Token};
 use rustix::io::Errno;
 use rustix::net::{Shutdown, shutdown};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -250,7 +250,7 @@ impl Slots {
             Runner::Worker { .. } => MAX_MAPPED_MRS_OF_ALL,
             Runner::Program(_) => MAX_MAPPED_MRS,
         };
-        let histories = history_file(slot);
+        let histories = ended::history_file(slot);
         let for_slot = histories.as_ref().map(File::try_clone).transpose()?;
         self.entries[slot] = Entry {
             link: Some(link),
@@ -467,36 +467,6 @@ impl Slots {
         }
     }
 
-    /// Sees which workers have ended, and says how if they were not to.
-    pub(crate) fn reap(&mut self, now: Instant) {
-        for slot in self.plan.of_others() {
-            let entry = &mut self.entries[slot];
-            let Some(Runner::Worker { worker, let_go }) = &mut entry.runner else { continue };
-            let Some(end) = worker.end() else { continue };
-            let (why, since) = (let_go.map_or(Why::Failed, |let_go| let_go.why), worker.since);
-            let (id, user) = (worker.id(), worker.user.uid);
-            entry.runner = None;
-            let how = match why {
-                Why::Stuck => format!("worker {id} of user {user} answered nothing, and was ended"),
-                Why::Failed | Why::Idle => end.how.clone(),
-            };
-            let _ = entry.how_ended.set(how);
-            // SLOT-106
-            if why == Why::Failed {
-                log_loss(slot, user, &end);
-                // Whoever ends workers on purpose does not keep the broker busy with starting them.
-                if now < since + START_PAUSE {
-                    self.pause(now, user);
-                }
-            } else {
-                log_end(slot, user, &end, why == Why::Idle && end.is_failure);
-            }
-            if self.is_running(slot) {
-                self.has_failed_with(slot);
-            }
-        }
-    }
-
     /// Watches links for room that need it, has closed what has arrived, and lets workers go that
     /// have nothing to do. Returns a slot that has failed, if there is one; it is gone now.
     pub(crate) fn end_of_turn(
@@ -535,46 +505,6 @@ impl Slots {
         self.drop_link(now, slot, devices).then_some(slot)
     }
 
-    /// Lets go of a slot, which ends by that. Returns whether there was one.
-    fn drop_link(&mut self, now: Instant, slot: usize, devices: &mut [RdmaDevice]) -> bool {
-        let entry = &mut self.entries[slot];
-        let Some(link) = entry.link.take() else { return false };
-        if let Some(Runner::Program(_)) = entry.runner {
-            tracing::info!(target: SLOT, slot, "slot {slot} has ended, in a program");
-        }
-        entry.let_program_go();
-        let is_failure = match &entry.runner {
-            Some(Runner::Program(_)) => false,
-            Some(Runner::Worker { let_go, .. }) => let_go.is_none_or(|it| it.why != Why::Idle),
-            Some(Runner::Thread(_)) | None => true,
-        };
-        let user = match &entry.runner {
-            Some(Runner::Program(_)) => Some(rustix::process::geteuid().as_raw()),
-            _ => entry.user,
-        };
-        // HISTORY-015
-        if let Some(file) = entry.histories.take() {
-            let how = Arc::clone(&entry.how_ended);
-            let end = EndOfSlot { slot, at: now, how, is_failure, user };
-            self.kept_histories.keep(&file, devices.len(), &end);
-        }
-        let entry = &mut self.entries[slot];
-        (entry.sessions, entry.user) = (0, None);
-        (entry.asked_since, entry.idle_since) = (None, None);
-        entry.free_since = Some(now);
-        let fd = link.as_fd().as_raw_fd();
-        let _ = self.watcher.registry.deregister(&mut SourceFd(&fd));
-        for descriptor in link.into_descriptors() {
-            self.close(descriptor);
-        }
-        for group in devices.iter().flat_map(|device| device.groups.values()) {
-            if let Ok(slot) = self.plan.count.slot(slot) {
-                group.take_back(slot);
-            }
-        }
-        true
-    }
-
     fn watch_for_room(&mut self, slot: usize) {
         let Some(link) = &mut self.entries[slot].link else { return };
         let watched = link.watch_for_room(&self.watcher.registry, (self.watcher.token_of)(slot));
@@ -584,11 +514,6 @@ impl Slots {
     /// When a slot or a worker is given up, or has nothing to do for long enough.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.entries.iter().filter_map(Entry::deadline).min()
-    }
-
-    /// What happened to QPs of slots that have ended.
-    pub(super) fn kept_histories(&self) -> &KeptHistories {
-        &self.kept_histories
     }
 
     /// Whether a slot has failed and is to be seen to.
@@ -630,19 +555,6 @@ impl Slots {
             std::thread::park_timeout(Duration::from_micros(100));
         }
     }
-}
-
-/// A file for what happens to the QPs of a slot. Without it, that is known as long as the slot runs.
-fn history_file(slot: usize) -> Option<File> {
-    let created = urxe_slot::history_file::create();
-    let said = created.inspect_err(|error| {
-        tracing::warn!(
-            target: SLOT,
-            slot,
-            "what happens to QPs of slot {slot} will not be known when it has ended: {error}"
-        );
-    });
-    said.ok().map(File::from)
 }
 
 #[cfg(test)]

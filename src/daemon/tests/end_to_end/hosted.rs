@@ -389,7 +389,7 @@ fn a_program_that_is_stopped_is_silent_and_goes_on_later_and_nobody_else_waits_f
 }
 
 #[test]
-fn what_happened_to_qps_of_a_programs_own_slot_is_known_when_it_has_ended() {
+fn histories_of_a_programs_own_slot_are_known_when_it_has_ended() {
     let daemon = start(1);
     let mut end = end_of(hosting(daemon.socket()), "urxe0", Kind::Shared);
     let slot = slot_of(&end);

@@ -302,7 +302,7 @@ fn a_worker_that_is_killed_takes_its_users_programs_with_it_and_nothing_else() {
 }
 
 #[test]
-fn what_happened_to_qps_of_a_worker_that_was_killed_is_told_to_its_user_and_to_root() {
+fn histories_of_a_worker_that_was_killed_are_told_to_its_user_and_to_root() {
     if !is_root() {
         return;
     }
@@ -367,7 +367,7 @@ fn what_happened_to_qps_of_a_worker_that_was_killed_is_told_to_its_user_and_to_r
 }
 
 #[test]
-fn what_happened_to_qps_is_known_when_their_worker_has_nothing_left_to_do() {
+fn histories_are_known_when_their_worker_has_nothing_left_to_do() {
     if !is_root() {
         return;
     }

@@ -4,15 +4,15 @@
 //! into a memfd that the broker has as well, which reads it when the slot has ended, however it
 //! did: a process that is killed has no time to say anything.
 //!
-//! - The file has [`PLACES`] places of one size, each for one QP, and its size is sealed. A QP has a
-//!   place from the time on that its program first changed its state. When all are taken, the place
-//!   is another's of the QP to which that happened longest ago; but the 64 that failed last keep
-//!   theirs ([`writer`]).
+//! - The file has [`PLACES`] places of one size, each for one QP, and its size is sealed. A QP has
+//!   a place from the time on that its program first changed its state. When all are taken, the
+//!   place is another's of the QP to which that happened longest ago; but the 64 that failed last
+//!   keep theirs.
 //! - Nothing is written for a packet. A tenth of a second after there was something to do, the slot
-//!   looks which of these QPs have counted anything since, and writes those, at a bounded rate; what
+//!   looks which of these QPs have counted anything since, and writes those at a bounded rate; what
 //!   ended or failed is written at once.
-//! - Whoever reads it trusts nothing in it ([`read`]): a place that was being written, or holds what
-//!   no slot of ours writes, is left out and counted.
+//! - Whoever reads it trusts nothing in it ([`read`]): a place that was being written, or holds
+//!   what no slot of ours writes, is left out and counted.
 
 mod reader;
 mod record;

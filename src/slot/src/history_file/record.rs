@@ -142,7 +142,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn a_record_that_was_written_is_read() {
         let (place, _) = written(history(7));
         let (record, since_boot) = read(&place).unwrap();
         assert_eq!((record.device, record.history), (1, history(7)));

@@ -27,7 +27,7 @@ const MOST_FAILED: usize = 64;
 
 /// A QP whose history is in the file.
 #[derive(Debug)]
-struct Place {
+struct HistoryPlace {
     qp: (usize, Qpn),
     /// When its program changed its state last, or it failed, in the order in which that happened.
     noted: u64,
@@ -43,7 +43,7 @@ pub(crate) struct HistoryWriter {
     /// There is none where the broker could not make it.
     file: Option<File>,
     clock: Clock,
-    places: Vec<Place>,
+    places: Vec<HistoryPlace>,
     /// Which place a QP that is there has.
     place_of: BTreeMap<(usize, Qpn), usize>,
     waiting: VecDeque<usize>,
@@ -120,7 +120,7 @@ impl HistoryWriter {
 
     /// A place for a QP that has none.
     fn take_place(&mut self, qp: (usize, Qpn)) -> usize {
-        let new = Place { qp, noted: 0, has_failed: false, written: 0, waits: false };
+        let new = HistoryPlace { qp, noted: 0, has_failed: false, written: 0, waits: false };
         let number = self.places.len();
         if number < PLACES {
             self.places.push(new);
@@ -135,7 +135,7 @@ impl HistoryWriter {
         let number = oldest.map_or(0, |(number, _)| number);
         let place = &mut self.places[number];
         let waits = place.waits;
-        let before = std::mem::replace(place, Place { waits, ..new });
+        let before = std::mem::replace(place, HistoryPlace { waits, ..new });
         if self.place_of.get(&before.qp) == Some(&number) {
             self.place_of.remove(&before.qp);
         }
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changes_all_the_time_is_written_at_a_bounded_pace() {
+    fn histories_that_change_all_the_time_are_written_at_a_bounded_pace() {
         let (mut writer, now) = (writer(), Instant::now());
         let programs = BTreeMap::new();
         let histories = Histories { devices: &[], programs: &programs };

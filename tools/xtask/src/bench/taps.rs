@@ -1,5 +1,5 @@
-//! What a capture costs that takes none of the packets: the same test without it and with it on both
-//! sides, in turn, the other one first in every second round.
+//! What a capture costs that takes none of the packets: the same test without it and with it on
+//! both sides, in turn, the other one first in every second round.
 
 use super::{Figure, Options, number, perf};
 use crate::netns::{Pair, Side};
