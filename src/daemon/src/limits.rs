@@ -92,6 +92,14 @@ pub const MAX_HOSTED_SLOTS: usize = 32;
 /// How long a slot is waited for that is asked what it has. Then the answer goes without.
 pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// QPs of one user whose histories are kept after their slots have ended, and how many bytes they
+/// may take, which are enough for so many usual ones.
+pub const MAX_KEPT_HISTORIES: usize = 256;
+pub(crate) const MAX_KEPT_BYTES: usize = 512 * 1024;
+
+/// Users of whom there are such.
+pub(crate) const MAX_KEPT_USERS: usize = 64;
+
 /// Captures at a time of one user.
 pub const MAX_CAPTURES_OF_USER: usize = 2;
 

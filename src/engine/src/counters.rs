@@ -1,6 +1,7 @@
 //! What the engine counts. Every packet dropped, NAK sent or received, and retry has a line here.
 
 use std::sync::LazyLock;
+use urxe_types::SendOp;
 
 urxe_types::counters! {
     /// Something that is counted, per device and per QP.
@@ -17,6 +18,14 @@ urxe_types::counters! {
     ReceivedMessages = "received_messages", "Request messages that arrived whole; one for each part of a WRITE that comes as WRITE ONLYs.";
     AcksSent = "acks_sent", "ACK packets sent; one may acknowledge many packets.";
     AcksReceived = "acks_received", "ACK packets received.";
+
+    // Posted.
+    PostedSends = "posted_sends", "SENDs taken from send queues to be sent.";
+    PostedWrites = "posted_writes", "RDMA WRITEs taken from send queues to be sent.";
+    PostedReads = "posted_reads", "RDMA READs taken from send queues to be sent.";
+    PostedAtomics = "posted_atomics", "Compare-and-swaps, fetch-and-adds and ATOMIC WRITEs taken from send queues to be sent.";
+    PostedFlushes = "posted_flushes", "FLUSHes taken from send queues to be sent.";
+    PostedLocal = "posted_local", "Binds of memory windows and local invalidations taken from send queues to be done.";
 
     // Dropped on arrival.
     DropBadIcrc = "drop_bad_icrc", "Dropped: the ICRC does not match. The packet was damaged on its way, or something rewrote a header that the ICRC covers.";
@@ -109,6 +118,20 @@ urxe_types::counters! {
 }
 
 impl Counter {
+    /// By what a work request is counted that is taken from a send queue.
+    pub(crate) const fn of_posted(op: SendOp) -> Counter {
+        match op {
+            SendOp::Send(_) => Counter::PostedSends,
+            SendOp::Write { .. } => Counter::PostedWrites,
+            SendOp::Read { .. } => Counter::PostedReads,
+            SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } | SendOp::AtomicWrite { .. } => {
+                Counter::PostedAtomics
+            }
+            SendOp::Flush { .. } => Counter::PostedFlushes,
+            SendOp::BindMw { .. } | SendOp::LocalInvalidate { .. } => Counter::PostedLocal,
+        }
+    }
+
     /// Whether this is counted while nothing out of the ordinary happens.
     pub const fn is_ordinary(self) -> bool {
         matches!(
@@ -121,6 +144,12 @@ impl Counter {
                 | Counter::ReceivedMessages
                 | Counter::AcksSent
                 | Counter::AcksReceived
+                | Counter::PostedSends
+                | Counter::PostedWrites
+                | Counter::PostedReads
+                | Counter::PostedAtomics
+                | Counter::PostedFlushes
+                | Counter::PostedLocal
                 | Counter::EcnMarked
                 | Counter::MarksEchoed
                 | Counter::WindowsBound

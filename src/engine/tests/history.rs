@@ -4,8 +4,8 @@ mod script;
 
 use script::*;
 use std::time::Duration;
-use urxe_engine::{Cause, Counter, Happening};
-use urxe_types::{Extra, QpAttr, QpState, SendOp, WcOpcode, WcStatus};
+use urxe_engine::{Cause, Counter, Happening, Posted};
+use urxe_types::{Extra, QpAttr, QpState, Rkey, SendOp, WcOpcode, WcStatus};
 use urxe_wire::NakCode;
 
 const SEND: SendOp = SendOp::Send(Extra::None);
@@ -106,4 +106,24 @@ fn a_reset_keeps_what_happened_before_it() {
     let history = t.device.qp_history(t.qpn).unwrap();
     assert_eq!(history.failed_request().unwrap().wr_id, 1);
     assert_eq!(told(&t).last(), Some(&Happening::Modified(QpState::Reset)));
+}
+
+#[test]
+fn work_requests_are_counted_by_kind_when_they_are_taken() {
+    let mut t = Script::new();
+    let (remote_addr, rkey) = (0, Rkey(1));
+    t.post(1, SEND, &[]);
+    t.post(2, SEND, &[]);
+    t.post(3, SendOp::Write { remote_addr, rkey, imm: None }, &[]);
+    t.post(4, SendOp::Read { remote_addr, rkey }, &[]);
+    t.sent();
+    t.receive(&[nak(NakCode::RemoteOperational, 200, 0)]);
+    t.expect_send(1, WcStatus::RemoteOperation);
+    t.post(5, SEND, &[]);
+    t.sent();
+    let posted = Posted { sends: 2, writes: 1, reads: 1, ..Posted::default() };
+    let last = t.device.qp_history(t.qpn).unwrap().entries().last().unwrap();
+    assert_eq!(last.traffic.posted, posted, "what is flushed was never taken to be sent");
+    let counted = t.device.qp_counters(t.qpn).unwrap();
+    assert_eq!(counted.get(Counter::PostedSends), 2);
 }

@@ -11,7 +11,10 @@ mod node;
 
 use node::{Node, connected};
 use std::hint::black_box;
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
+use urxe_nic::{Owners, TapSpec};
+use urxe_port::capture::Filter;
 use urxe_port::sim::{Link, SimNetwork};
 use urxe_types::{Extra, Rkey, SendOp};
 
@@ -28,6 +31,8 @@ fn main() {
     let mut now = Instant::now();
     let network = SimNetwork::new(7, Link::default());
     let [mut a, mut b] = connected(&network, now);
+    let idle_tap = words.next().is_some_and(|word| word == "tapped");
+    let _pipes = idle_tap.then(|| [&mut a, &mut b].map(add_idle_tap));
     let rkey = Rkey(b.lkey);
     let op = match verb.as_str() {
         "write" => SendOp::Write { remote_addr: 0, rkey, imm: None },
@@ -50,6 +55,15 @@ fn main() {
             }
         }
     }
+}
+
+/// Begins a tap that looks at the headers of all packets and takes none. Returns where it would
+/// write them to.
+fn add_idle_tap(node: &mut Node) -> OwnedFd {
+    let (read_end, pipe) = rustix::pipe::pipe().expect("a pipe");
+    let filter = Filter { qps: vec![0xff_fff0], ..Filter::default() };
+    node.nic.add_tap(TapSpec { number: 1, owners: Owners::All, filter, snaplen: 64, pipe });
+    read_end
 }
 
 /// Lets time pass until neither has anything to do.

@@ -119,9 +119,24 @@ impl Taps {
         }
     }
 
-    /// A datagram is going to be handled.
-    pub(crate) fn before_handling(&mut self, device: &Device) {
-        self.before.clone_from(device.counters());
+    /// A datagram is going to be handled. Returns whether a tap is to see it, so that
+    /// [`handled`](Self::handled) is to be called.
+    pub(crate) fn before_handling(
+        &mut self,
+        device: &Device,
+        objects: &Objects,
+        outer: &Outer,
+        bytes: &[u8],
+    ) -> bool {
+        let (qpn, group) = target(outer, bytes);
+        let is_wanted = self.taps.iter().any(|tap| {
+            tap.wants(PacketDirection::Inbound, &outer.flow, qpn, bytes)
+                && tap.sees(device, objects, qpn, group)
+        });
+        if is_wanted {
+            self.before.clone_from(device.counters());
+        }
+        is_wanted
     }
 
     /// A datagram was handled, which came at `now`.
@@ -142,8 +157,7 @@ impl Taps {
                 count += 1;
             }
         }
-        let qpn = Bth::dest_qp_in(bytes);
-        let group = (qpn == Some(Qpn::MULTICAST)).then_some(outer.flow.dst);
+        let (qpn, group) = target(outer, bytes);
         let Some(checker) = &mut self.checker else { return };
         let (ident, fragment) = identification(checker, outer, bytes);
         let (direction, counted) = (PacketDirection::Inbound, &counted[..count]);
@@ -201,6 +215,12 @@ impl Taps {
     }
 }
 
+/// The QP that a datagram is for, or the multicast group.
+fn target(outer: &Outer, bytes: &[u8]) -> (Option<Qpn>, Option<IpAddr>) {
+    let qpn = Bth::dest_qp_in(bytes);
+    (qpn, (qpn == Some(Qpn::MULTICAST)).then_some(outer.flow.dst))
+}
+
 /// Where a counter stands among all.
 fn place(counter: Counter) -> u8 {
     counter as u8
@@ -227,22 +247,31 @@ impl Tap {
     }
 
     /// Whether it is one that was asked for.
-    fn wants(&self, seen: &Seen<'_>) -> bool {
+    fn wants(
+        &self,
+        direction: PacketDirection,
+        flow: &Flow,
+        qpn: Option<Qpn>,
+        bytes: &[u8],
+    ) -> bool {
         let filter = &self.spec.filter;
-        if !filter.has_addresses(seen.flow) {
+        if !filter.has_addresses(flow) {
             return false;
         }
         if filter.asks_for_no_header() {
             return true;
         }
-        let sender = seen.qpn.filter(|_| seen.direction == PacketDirection::Outbound);
-        let packet = Packet::parse(seen.bytes);
-        packet.is_ok_and(|packet| filter.takes(seen.flow, &packet.headers, sender))
+        let sender = qpn.filter(|_| direction == PacketDirection::Outbound);
+        if !filter.may_take(bytes, sender) {
+            return false;
+        }
+        let packet = Packet::parse(bytes);
+        packet.is_ok_and(|packet| filter.takes(flow, &packet.headers, sender))
     }
 
     /// Puts a packet behind the others, if there is room.
     fn record(&mut self, seen: &Seen<'_>) {
-        if !self.wants(seen) {
+        if !self.wants(seen.direction, seen.flow, seen.qpn, seen.bytes) {
             return;
         }
         let bytes = &seen.bytes[..seen.bytes.len().min(self.spec.snaplen)];

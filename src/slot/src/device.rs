@@ -2,6 +2,7 @@
 
 use crate::known_qp::EndedQps;
 use crate::link::{DeviceBeginning, DeviceState, LinkState, ToBroker};
+use crate::session::Session;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Instant;
@@ -119,4 +120,20 @@ impl SlotDevice {
         }
         Ok(())
     }
+}
+
+/// Sends what a session has posted so far. What it asks for is done after that: the QP that it
+/// destroys has sent, the CQ that it resizes holds the completions. Returns whether it was all; the
+/// rest has its turn next.
+pub(crate) fn post(
+    session: &mut Session,
+    devices: &mut [SlotDevice],
+    now: Instant,
+) -> io::Result<bool> {
+    let ring = |device: usize, qpn| devices[device].nic.ring_doorbell(qpn);
+    let all_are_taken = session.take_doorbells_before_request(ring);
+    for device in devices {
+        device.nic.transmit(now)?;
+    }
+    Ok(all_are_taken)
 }

@@ -15,7 +15,8 @@
 use crate::alarm::Alarm;
 use crate::awake::Awake;
 use crate::counters::DaemonCounters;
-use crate::device::SlotDevice;
+use crate::device::{SlotDevice, post};
+use crate::history_file::{self, HistoryWriter};
 use crate::limits::{
     EVENTS_PER_TURN, FREES_PER_TURN, MESSAGES_PER_TURN, REQUESTS_PER_TURN, SHORTEST_SLEEP, SPIN,
 };
@@ -31,6 +32,7 @@ use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Registry};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -121,6 +123,7 @@ impl EventLoop {
         link: Link<ToBroker, ToSlot>,
         allotment: Allotment,
         devices: Vec<SlotDevice>,
+        history_file: Option<File>,
     ) -> io::Result<EventLoop> {
         let mut event_loop = EventLoop {
             poll: Poll::new()?,
@@ -140,6 +143,7 @@ impl EventLoop {
                 taps: Vec::new(),
                 now,
                 counters: DaemonCounters::default(),
+                history_writer: HistoryWriter::new(now, history_file),
                 log_limit: LogLimit::default(),
                 to_broker: Vec::new(),
                 closer: Closer::new()?,
@@ -207,6 +211,7 @@ impl EventLoop {
                 }
             }
             worked |= self.turn(now)?;
+            history_file::turn(&mut self.ctx, worked);
             match self.tell_broker(now) {
                 Err(LinkError::Closed) => return Ok(()),
                 told => told.map_err(SlotError::Link)?,
@@ -218,6 +223,11 @@ impl EventLoop {
                 yielded = true;
             }
         }
+    }
+
+    /// Writes what happened to QPs, before the slot ends.
+    pub(crate) fn finish(&mut self) {
+        history_file::finish(&mut self.ctx);
     }
 
     /// What needs no descriptor to be ready.
@@ -531,7 +541,8 @@ impl EventLoop {
 
     /// When there is something to do although nothing happens.
     fn deadline(&self) -> Option<Instant> {
-        self.ctx.devices.iter().filter_map(|device| device.nic.deadline()).min()
+        let devices = self.ctx.devices.iter().filter_map(|device| device.nic.deadline());
+        devices.chain(self.ctx.history_writer.deadline()).min()
     }
 
     /// Sleeps until something happens or the deadline has come; not at all if a program has just
@@ -584,18 +595,6 @@ fn register(
 /// Stops watching a descriptor.
 fn deregister(registry: &Registry, fd: impl AsFd) {
     let _ = registry.deregister(&mut SourceFd(&fd.as_fd().as_raw_fd()));
-}
-
-/// Sends what a session has posted so far. What it asks for is done after that: the QP that it
-/// destroys has sent, the CQ that it resizes holds the completions. Returns whether it was all; the
-/// rest has its turn next.
-fn post(session: &mut Session, devices: &mut [SlotDevice], now: Instant) -> io::Result<bool> {
-    let ring = |device: usize, qpn| devices[device].nic.ring_doorbell(qpn);
-    let all_are_taken = session.take_doorbells_before_request(ring);
-    for device in devices {
-        device.nic.transmit(now)?;
-    }
-    Ok(all_are_taken)
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use crate::resources::failure;
 use crate::session::Program;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
-use urxe_engine::{Happening, History, HistoryEntry, QpInfo};
+use urxe_engine::{Happening, History, HistoryEntry, Posted, QpInfo, Traffic};
 use urxe_nic::{Nic, OwnerId, QpStatus};
 use urxe_shm::control::{self, QpHistory};
 use urxe_types::Qpn;
@@ -22,6 +22,8 @@ pub(crate) struct KnownQp {
     program: Program,
     info: QpInfo,
     history: History,
+    /// What it has counted of ordinary traffic.
+    traffic: Traffic,
     /// What it has counted, but for what is 0.
     counters: Vec<(&'static str, u64)>,
     /// Why it failed, in sentences.
@@ -43,10 +45,16 @@ impl KnownQp {
         // HISTORY-012
         let failure = history.failure();
         let reason = failure.and_then(|(_, cause)| failure::reason(nic, qpn, cause as u32));
+        let traffic = Traffic::counted(counters);
         let counters = counters.iter().filter(|&(_, value, _)| value > 0);
         let counters = counters.map(|(name, value, _)| (name, value)).collect();
         let program = programs.get(&owner)?.clone();
-        Some(KnownQp { qpn, program, info, history, counters, reason, ended: None })
+        Some(KnownQp { qpn, program, info, history, traffic, counters, reason, ended: None })
+    }
+
+    /// The same of one that ends now.
+    pub(crate) fn that_ends(self, now: Instant) -> KnownQp {
+        KnownQp { ended: Some(now), ..self }
     }
 
     /// Whose it is or was.
@@ -55,13 +63,18 @@ impl KnownQp {
     }
 
     /// Its number on the wire.
-    pub(crate) fn qpn(&self) -> u32 {
-        self.qpn.get()
+    pub(crate) fn qpn(&self) -> Qpn {
+        self.qpn
     }
 
     /// Whether it failed of itself.
     pub(crate) fn has_failed(&self) -> bool {
         self.history.failure().is_some()
+    }
+
+    /// What it has counted of ordinary traffic.
+    pub(crate) fn traffic(&self) -> control::Traffic {
+        shown_traffic(self.traffic)
     }
 
     /// The same for a program that asks.
@@ -79,12 +92,7 @@ impl KnownQp {
             at: ago(entry.at),
             span: entry.span(),
             times: entry.times,
-            traffic: control::Traffic {
-                sent_packets: entry.traffic.sent_packets,
-                received_packets: entry.traffic.received_packets,
-                sent_messages: entry.traffic.sent_messages,
-                received_messages: entry.traffic.received_messages,
-            },
+            traffic: shown_traffic(entry.traffic),
             what: match entry.what {
                 Happening::Modified(state) => control::Happening::Modified(state),
                 Happening::Failed(state, cause) => {
@@ -96,7 +104,7 @@ impl KnownQp {
         };
         let counters = self.counters.iter();
         QpHistory {
-            qpn: self.qpn(),
+            qpn: self.qpn.get(),
             program: self.program.name.to_string(),
             uid: self.program.uid,
             qp_type: self.info.init.qp_type,
@@ -113,6 +121,17 @@ impl KnownQp {
     }
 }
 
+fn shown_traffic(traffic: Traffic) -> control::Traffic {
+    let Posted { sends, writes, reads, atomics, flushes, local } = traffic.posted;
+    control::Traffic {
+        sent_packets: traffic.sent_packets,
+        received_packets: traffic.received_packets,
+        sent_messages: traffic.sent_messages,
+        received_messages: traffic.received_messages,
+        posted: control::Posted { sends, writes, reads, atomics, flushes, local },
+    }
+}
+
 /// The QPs that ended last.
 #[derive(Debug, Default)]
 pub(crate) struct EndedQps {
@@ -121,8 +140,8 @@ pub(crate) struct EndedQps {
 }
 
 impl EndedQps {
-    /// Keeps one that ends now, in the place of the one that ended first if there is no room.
-    pub(crate) fn keep(&mut self, now: Instant, qp: KnownQp) {
+    /// Keeps one that has ended, in the place of the one that ended first if there is no room.
+    pub(crate) fn keep(&mut self, qp: KnownQp) {
         // HISTORY-011
         let (kept, most) = match qp.has_failed() {
             true => (&mut self.failed, MOST_FAILED),
@@ -131,7 +150,7 @@ impl EndedQps {
         if kept.len() >= most {
             kept.pop_front();
         }
-        kept.push_back(KnownQp { ended: Some(now), ..qp });
+        kept.push_back(qp);
     }
 
     /// Those that had failed, the one that ended first first.

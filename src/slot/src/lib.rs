@@ -21,6 +21,7 @@ mod cm_pipe;
 mod counters;
 mod device;
 mod event_loop;
+pub mod history_file;
 mod known_qp;
 pub mod limits;
 pub mod link;
@@ -51,6 +52,7 @@ use std::fs::File;
 use std::io;
 use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Instant;
 use urxe_engine::Tuning;
 use urxe_port::OpenError;
@@ -121,8 +123,8 @@ impl RunningSlot {
         // refused they are only less exact.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
         let mut link = Link::new(socket);
-        let (allotment, devices) = begin(&mut link, runner)?;
-        let event_loop = EventLoop::new(Instant::now(), link, allotment, devices);
+        let (allotment, devices, history_file) = begin(&mut link, runner)?;
+        let event_loop = EventLoop::new(Instant::now(), link, allotment, devices, history_file);
         Ok(RunningSlot(event_loop.map_err(SlotError::System)?))
     }
 
@@ -131,7 +133,10 @@ impl RunningSlot {
     /// # Errors
     /// Why the slot is of no use any more.
     pub fn run(&mut self) -> Result<(), SlotError> {
-        self.0.run()
+        let served = catch_unwind(AssertUnwindSafe(|| self.0.run()));
+        // HISTORY-015: after a panic nothing can be relied on, and this may panic as well.
+        let _ = catch_unwind(AssertUnwindSafe(|| self.0.finish()));
+        served.unwrap_or_else(|panic| resume_unwind(panic))
     }
 }
 
@@ -139,17 +144,18 @@ impl RunningSlot {
 fn begin(
     link: &mut Link<ToBroker, ToSlot>,
     runner: Runner,
-) -> Result<(Allotment, Vec<SlotDevice>), SlotError> {
-    let mut devices = Vec::new();
+) -> Result<(Allotment, Vec<SlotDevice>, Option<File>), SlotError> {
+    let (mut devices, mut history_file) = (Vec::new(), None);
     let mut begun: Option<(Allotment, usize, Tuning)> = None;
     loop {
         if let Some((allotment, count, _)) = begun
             && devices.len() == count
         {
-            return Ok((allotment, devices));
+            return Ok((allotment, devices, history_file));
         }
         match (next(link)?, begun) {
-            ((ToSlot::Start(start), _), None) => {
+            ((ToSlot::Start(start), mut fds), None) => {
+                history_file = fds.pop().map(File::from);
                 let SlotBeginning { slot, slots, devices, tuning, numbering, max_mapped_mrs } =
                     start;
                 let slot = SlotCount::try_from(slots)?.slot(slot)?;

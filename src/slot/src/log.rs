@@ -51,6 +51,7 @@ pub(crate) fn refused(ctx: &mut SlotCtx, session: &Session, error: &ControlError
 pub(crate) fn qps_that_failed(ctx: &mut SlotCtx) {
     for device in 0..ctx.devices.len() {
         for qpn in ctx.devices[device].take_failed_qps() {
+            ctx.history_writer.failed(device, qpn);
             // Nobody misses one that its program has destroyed at once.
             let owner = ctx.devices[device].nic.query_qp(qpn).map(|status| status.owner);
             let program = owner.and_then(|owner| Some((owner, ctx.programs.get(&owner)?.uid)));

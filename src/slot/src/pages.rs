@@ -22,7 +22,7 @@ const PATH_LEN: usize = 256;
 pub const PATHS_PER_PAGE: usize = (MAX_MESSAGE - AROUND_PAGE) / PATH_LEN;
 
 /// Bytes of a page that what happened to a QP takes at most.
-const HISTORY_LEN: usize = 10 * 1024;
+pub const HISTORY_LEN: usize = 13 * 1024;
 
 /// Histories of a page.
 pub const HISTORIES_PER_PAGE: usize = (MAX_MESSAGE - AROUND_PAGE) / HISTORY_LEN;

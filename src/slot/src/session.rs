@@ -8,6 +8,7 @@ use crate::awake::Rest;
 use crate::cm_pipe::CmPipe;
 use crate::counters::DaemonCounters;
 use crate::device::SlotDevice;
+use crate::history_file::HistoryWriter;
 use crate::limits::{DOORBELLS_PER_TURN, MAX_PROGRAM_NAME, MAX_RING_BYTES, RECLAIM_PER_TURN};
 use crate::link::ToBroker;
 use crate::log::LogLimit;
@@ -52,6 +53,8 @@ pub(crate) struct SlotCtx {
     pub(crate) now: Instant,
     /// What is counted of sessions here.
     pub(crate) counters: DaemonCounters,
+    /// Keeps what happened to QPs for when the slot has ended.
+    pub(crate) history_writer: HistoryWriter,
     /// How much is said for the log.
     pub(crate) log_limit: LogLimit,
     /// What the broker is to be told.

@@ -7,17 +7,26 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use urxe_shell::{Result, cargo, output, root, target_directory};
 
-/// Verbs and sizes of messages that are counted.
-const MESSAGES: [(&str, u32); 8] = [
-    ("write", 64),
-    ("write", 4096),
-    ("write", 65_536),
-    ("read", 64),
-    ("read", 4096),
-    ("read", 65_536),
-    ("send", 64),
-    ("send", 65_536),
+/// Verbs and sizes of messages that are counted, and what is beside.
+const MESSAGES: [(&str, u32, &str); 10] = [
+    ("write", 64, ""),
+    ("write", 4096, ""),
+    ("write", 65_536, ""),
+    ("read", 64, ""),
+    ("read", 4096, ""),
+    ("read", 65_536, ""),
+    ("send", 64, ""),
+    ("send", 65_536, ""),
+    // A tap that takes none of the packets.
+    ("write", 64, "tapped"),
+    ("write", 65_536, "tapped"),
 ];
+
+/// What a count is called.
+fn name((verb, size, beside): (&str, u32, &str), party: &str) -> String {
+    let words = [verb, &size.to_string(), beside, party];
+    words.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ")
+}
 
 /// Who pays: functions of the program that is counted.
 const PARTIES: [&str; 2] = ["requester", "responder"];
@@ -70,14 +79,13 @@ pub(crate) fn count(options: &Options) -> Result {
     let mut counts = BTreeMap::new();
     let mut larger = Vec::new();
     println!("{:<24} {:>12} {:>10} {:>8}", "instructions a message", "counted", "known", "");
-    for (verb, size) in MESSAGES {
-        let message = format!("{verb} {size}");
-        if options.only.as_ref().is_some_and(|only| !message.contains(only)) {
-            continue;
-        }
+    for message in MESSAGES {
         for party in PARTIES {
-            let count = per_message(&program, verb, size, party)?;
-            let name = format!("{message} {party}");
+            let name = name(message, party);
+            if options.only.as_ref().is_some_and(|only| !name.contains(only)) {
+                continue;
+            }
+            let count = per_message(&program, message, party)?;
             let before = known.get(&name).copied();
             let change = before.map(|before| (count - before) * 100 / before.max(1));
             println!(
@@ -106,9 +114,7 @@ pub(crate) fn count(options: &Options) -> Result {
 
 fn renew(path: &Path, mut known: BTreeMap<String, i64>, counts: BTreeMap<String, i64>) -> Result {
     known.extend(counts);
-    let lines = MESSAGES
-        .iter()
-        .flat_map(|(verb, size)| PARTIES.map(|party| format!("{verb} {size} {party}")));
+    let lines = MESSAGES.iter().flat_map(|&message| PARTIES.map(|party| name(message, party)));
     let lines: String = lines
         .filter_map(|name| known.get(&name).map(|count| format!("{name} {count}\n")))
         .collect();
@@ -116,7 +122,7 @@ fn renew(path: &Path, mut known: BTreeMap<String, i64>, counts: BTreeMap<String,
         .map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// Lines of a name of three words and a count.
+/// Lines of a name and a count.
 fn parse(text: &str) -> BTreeMap<String, i64> {
     text.lines()
         .filter(|line| !line.starts_with('#'))
@@ -138,20 +144,25 @@ fn build() -> Result<PathBuf> {
     found.ok_or_else(|| "cargo bench built no program called instructions".to_owned())
 }
 
-fn per_message(program: &Path, verb: &str, size: u32, party: &str) -> Result<i64> {
-    let [few, many] = LISTS.map(|lists| collected(program, verb, size, party, lists));
+fn per_message(program: &Path, message: (&str, u32, &str), party: &str) -> Result<i64> {
+    let [few, many] = LISTS.map(|lists| collected(program, message, party, lists));
     Ok((many? - few?) / ((LISTS[1] - LISTS[0]) * LIST) as i64)
 }
 
 /// Instructions within a function of the program.
-fn collected(program: &Path, verb: &str, size: u32, party: &str, lists: u64) -> Result<i64> {
+fn collected(
+    program: &Path,
+    (verb, size, beside): (&str, u32, &str),
+    party: &str,
+    lists: u64,
+) -> Result<i64> {
     let details = target_directory().join("instructions.out");
     let mut command = Command::new("valgrind");
     command
         .args(["--tool=callgrind", "--collect-atstart=no"])
         .arg(format!("--callgrind-out-file={}", details.display()))
         .arg(format!("--toggle-collect=instructions::{party}*"));
-    let command = command.arg(program).args([verb, &size.to_string(), &lists.to_string()]);
+    command.arg(program).args([verb, &size.to_string(), &lists.to_string(), beside]);
     let ended = command.output().map_err(|error| format!("valgrind: {error}"))?;
     let said = String::from_utf8_lossy(&ended.stderr);
     let count = said.lines().find_map(|line| line.split_once("Collected : "));

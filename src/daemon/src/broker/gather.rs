@@ -93,6 +93,14 @@ impl Gatherings {
         if matches!(what, What::Paths) && viewer != Viewer::Everybody {
             return Ok(Some((session.number, Reply::Paths(PathPage::default()))));
         }
+        if let What::Histories(of) = what
+            && from.slot == 0
+        {
+            let page = slots.kept_histories().page(ctx.now, viewer, device, of, from.after);
+            if !page.histories.is_empty() {
+                return Ok(Some((session.number, Reply::Histories(page))));
+            }
+        }
         let (session, until) = (session.number, ctx.now);
         let request = request.clone();
         let gathering = Gathering { session, request, device, viewer, what, slot: 0, until };

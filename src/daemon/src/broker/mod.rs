@@ -6,6 +6,7 @@
 //!                    │  ▲
 //!                    ▼  └── requests of programs that are not their slot's alone
 //!     cm/  connections between programs, over QP1      gather.rs  `urxe res`, `urxe stat`
+//!      │                                               kept_histories.rs  of slots that have ended
 //!      │                                               snapshot.rs  the same for other threads
 //!      │                                               captures.rs  `urxe capture`, of all slots
 //!      └─► device.rs ◄─ addresses and links ─► addresses.rs ─► sysfs/  files, for rdma-core
@@ -25,6 +26,7 @@ pub(crate) mod cm;
 pub(crate) mod device;
 mod event_loop;
 mod gather;
+mod kept_histories;
 pub(crate) mod sessions;
 mod slot_entry;
 mod slots;

@@ -1,5 +1,6 @@
 //! One slot as the broker has it: its link, its user, and what runs it.
 
+use super::kept_histories::HowEnded;
 use super::worker::{User, Worker};
 use crate::limits::{WORKER_END, WORKER_LINGER};
 use crate::log::SLOT;
@@ -7,6 +8,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{Shutdown, shutdown};
 use serde::{Deserialize, Serialize};
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -25,6 +27,10 @@ pub(super) struct Entry {
     pub(super) link: Option<Link<ToSlot, ToBroker>>,
     /// What runs it, or did: until that has ended, nothing else can.
     pub(super) runner: Option<Runner>,
+    /// What happened to its QPs, for when it has ended; none where that could not be had.
+    pub(super) histories: Option<File>,
+    /// How it has ended.
+    pub(super) how_ended: HowEnded,
     /// Whose it is while it runs, if not the daemon's own user's.
     pub(super) user: Option<u32>,
     /// Sessions that it serves, or has something of.
@@ -190,10 +196,16 @@ impl Entry {
 }
 
 /// A slot's thread.
-pub(super) fn run_in_thread(slot: usize, serve: impl FnOnce() -> Result<(), SlotError>) {
+pub(super) fn run_in_thread(
+    slot: usize,
+    how_ended: &HowEnded,
+    serve: impl FnOnce() -> Result<(), SlotError>,
+) {
     // SLOT-002
     let served = catch_unwind(AssertUnwindSafe(serve)).unwrap_or(Err(SlotError::Panicked));
     if let Err(error) = served {
+        let _ = how_ended
+            .set(format!("slot {slot}, a thread of the daemon, has ended, because {error}"));
         tracing::error!(
             target: SLOT,
             slot,
@@ -225,9 +237,11 @@ mod tests {
     #[test]
     fn how_a_slot_ended_is_said_and_a_panic_is_no_more_than_that() {
         let said = logged(Style::Text, "warn", || {
-            run_in_thread(1, || Ok(()));
-            run_in_thread(2, || Err(SlotError::Port(io::Error::other("no such device"))));
-            run_in_thread(3, || panic!("as the test wants it"));
+            run_in_thread(1, &HowEnded::default(), || Ok(()));
+            run_in_thread(2, &HowEnded::default(), || {
+                Err(SlotError::Port(io::Error::other("no such device")))
+            });
+            run_in_thread(3, &HowEnded::default(), || panic!("as the test wants it"));
         });
         let [failed, panicked] = said.lines().collect::<Vec<_>>()[..] else { panic!("{said}") };
         assert!(failed.contains("slot 2 has ended, because a port failed: no such device"));

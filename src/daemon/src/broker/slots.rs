@@ -4,6 +4,7 @@
 //! The first are the daemon's own user's, and threads. Each of the others belongs to one other user
 //! while that user has programs, and is a [`Worker`], or a thread where there can be no worker.
 
+mod ended;
 mod hosted;
 mod logged;
 mod saved;
@@ -12,20 +13,21 @@ mod served;
 pub(crate) use saved::SavedSlots;
 
 use super::device::{AddressChange, RdmaDevice};
+use super::kept_histories::{HowEnded, KeptHistories};
 use super::slot_entry::{Entry, LetGo, Runner, Why, run_in_thread, workers_do_not_go};
 use super::worker::{User, Worker};
 use crate::limits::{ANSWER_TIMEOUT, MAX_MAPPED_MRS_OF_ALL, MAX_WORKERS_LEFT, START_PAUSE};
 use crate::log::SLOT;
 use crate::slot_plan::SlotPlan;
-use logged::{log_end, log_loss, log_start};
-use mio::unix::SourceFd;
+use logged::log_start;
 use mio::{Registry, Token};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use urxe_engine::Tuning;
 use urxe_port::OpenError;
@@ -79,6 +81,7 @@ pub(crate) struct Slots {
     failed: Vec<usize>,
     /// Users for whom no worker is started until then.
     pauses: BTreeMap<u32, Instant>,
+    kept_histories: KeptHistories,
     /// That threads serve other users was said, and need not be said again.
     said_threads: bool,
 }
@@ -97,6 +100,7 @@ impl Slots {
             began: Vec::new(),
             failed: Vec::new(),
             pauses: BTreeMap::new(),
+            kept_histories: KeptHistories::default(),
             said_threads: false,
         })
     }
@@ -226,9 +230,10 @@ impl Slots {
         devices: &mut [RdmaDevice],
     ) -> io::Result<()> {
         let (link, other) = self.open_link(slot)?;
-        let runner = self.run(now, slot, user, other)?;
+        let how_ended = HowEnded::default();
+        let runner = self.run(now, slot, user, other, &how_ended)?;
         log_start(slot, &runner, user);
-        self.begin(now, slot, user, (link, runner), devices)
+        self.begin(now, slot, user, (link, runner, how_ended), devices)
     }
 
     /// Tells a slot what it is, and gives it all that it needs.
@@ -237,7 +242,7 @@ impl Slots {
         now: Instant,
         slot: usize,
         user: Option<User>,
-        (link, runner): (Link<ToSlot, ToBroker>, Runner),
+        (link, runner, how_ended): (Link<ToSlot, ToBroker>, Runner, HowEnded),
         devices: &mut [RdmaDevice],
     ) -> io::Result<()> {
         let number = self.plan.count.slot(slot).map_err(io::Error::other)?;
@@ -246,8 +251,12 @@ impl Slots {
             Runner::Worker { .. } => MAX_MAPPED_MRS_OF_ALL,
             Runner::Program(_) => MAX_MAPPED_MRS,
         };
+        let histories = ended::history_file(slot);
+        let for_slot = histories.as_ref().map(File::try_clone).transpose()?;
         self.entries[slot] = Entry {
             link: Some(link),
+            histories,
+            how_ended,
             runner: Some(runner),
             user: user.map(|user| user.uid),
             idle_since: Some(now),
@@ -261,7 +270,7 @@ impl Slots {
             numbering: self.plan.numbering(slot),
             max_mapped_mrs,
         });
-        self.send(now, slot, start, Vec::new());
+        self.send(now, slot, start, for_slot.into_iter().map(OwnedFd::from).collect());
         for (index, device) in devices.iter().enumerate() {
             let plan = &self.plans[index];
             let beginning = DeviceBeginning {
@@ -293,6 +302,7 @@ impl Slots {
         slot: usize,
         user: Option<User>,
         link: OwnedFd,
+        how_ended: &HowEnded,
     ) -> io::Result<Runner> {
         if let Some(user) = user {
             let Watcher { registry, of_workers, .. } = &self.watcher;
@@ -312,9 +322,10 @@ impl Slots {
                 Err(_) => {}
             }
         }
+        let how_ended = Arc::clone(how_ended);
         std::thread::Builder::new()
             .name(format!("urxed-slot{slot}"))
-            .spawn(move || run_in_thread(slot, || urxe_slot::serve(link)))
+            .spawn(move || run_in_thread(slot, &how_ended, || urxe_slot::serve(link)))
             .map(Runner::Thread)
     }
 
@@ -457,31 +468,6 @@ impl Slots {
         }
     }
 
-    /// Sees which workers have ended, and says how if they were not to.
-    pub(crate) fn reap(&mut self, now: Instant) {
-        for slot in self.plan.of_others() {
-            let entry = &mut self.entries[slot];
-            let Some(Runner::Worker { worker, let_go }) = &mut entry.runner else { continue };
-            let Some(end) = worker.end() else { continue };
-            let (why, since) = (let_go.map_or(Why::Failed, |let_go| let_go.why), worker.since);
-            let user = worker.user.uid;
-            entry.runner = None;
-            // SLOT-106
-            if why == Why::Failed {
-                log_loss(slot, user, &end);
-                // Whoever ends workers on purpose does not keep the broker busy with starting them.
-                if now < since + START_PAUSE {
-                    self.pause(now, user);
-                }
-            } else {
-                log_end(slot, user, &end, why == Why::Idle && end.is_failure);
-            }
-            if self.is_running(slot) {
-                self.has_failed_with(slot);
-            }
-        }
-    }
-
     /// Watches links for room that need it, has closed what has arrived, and lets workers go that
     /// have nothing to do. Returns a slot that has failed, if there is one; it is gone now.
     pub(crate) fn end_of_turn(
@@ -518,30 +504,6 @@ impl Slots {
         let slot = self.failed.pop()?;
         self.let_worker_go(slot, Why::Failed);
         self.drop_link(now, slot, devices).then_some(slot)
-    }
-
-    /// Lets go of a slot, which ends by that. Returns whether there was one.
-    fn drop_link(&mut self, now: Instant, slot: usize, devices: &mut [RdmaDevice]) -> bool {
-        let entry = &mut self.entries[slot];
-        let Some(link) = entry.link.take() else { return false };
-        if let Some(Runner::Program(_)) = entry.runner {
-            tracing::info!(target: SLOT, slot, "slot {slot} has ended, in a program");
-        }
-        entry.let_program_go();
-        (entry.sessions, entry.user) = (0, None);
-        (entry.asked_since, entry.idle_since) = (None, None);
-        entry.free_since = Some(now);
-        let fd = link.as_fd().as_raw_fd();
-        let _ = self.watcher.registry.deregister(&mut SourceFd(&fd));
-        for descriptor in link.into_descriptors() {
-            self.close(descriptor);
-        }
-        for group in devices.iter().flat_map(|device| device.groups.values()) {
-            if let Ok(slot) = self.plan.count.slot(slot) {
-                group.take_back(slot);
-            }
-        }
-        true
     }
 
     fn watch_for_room(&mut self, slot: usize) {

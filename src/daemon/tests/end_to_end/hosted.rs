@@ -4,6 +4,7 @@
 use crate::harness::{
     Client, End, Kind, Running, could_not_run, eventually, fresh_uid, start, start_with,
 };
+use crate::histories::{fail, histories};
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::os::fd::OwnedFd;
@@ -12,7 +13,9 @@ use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Instant;
 use urxe_daemon::limits::MAX_HOSTED_SLOTS;
 use urxe_shm::control::channel::Channel;
-use urxe_shm::control::{Reply, Request, Resource, ResourceDetail, ResourceKind, ResourcePage};
+use urxe_shm::control::{
+    HistorySubject, Reply, Request, Resource, ResourceDetail, ResourceKind, ResourcePage,
+};
 use urxe_slot::OwnSlot;
 use urxe_slot::link::{Found, Link, ToBroker, ToSlot};
 use urxe_types::{Extra, QpType, Qpn, Rkey, SendData, SendOp, SlotId};
@@ -383,4 +386,24 @@ fn a_program_that_is_stopped_is_silent_and_goes_on_later_and_nobody_else_waits_f
     eventually("it is shown again", || program.is_listed(&mut observer).then_some(()));
     drop(program.stdin);
     assert!(program.child.wait().success());
+}
+
+#[test]
+fn histories_of_a_programs_own_slot_are_known_when_it_has_ended() {
+    let daemon = start(1);
+    let mut end = end_of(hosting(daemon.socket()), "urxe0", Kind::Shared);
+    let slot = slot_of(&end);
+    let of = HistorySubject::Qp(end.qp.created.qpn.get());
+    fail(&mut end);
+    let mut other = Client::connect(daemon.socket());
+    drop(end);
+    let told = eventually("it is told as one that has ended", || {
+        histories(&mut other, of).pop().filter(|told| told.gone.is_some())
+    });
+    // The broker has heard of its end by the time that it gives another away.
+    let next = end_of(hosting(daemon.socket()), "urxe0", Kind::Shared);
+    assert_ne!(slot_of(&next), slot);
+    let after = histories(&mut other, of).pop().unwrap();
+    assert_eq!((&after.failed.unwrap().wr_id, after.uid), (&told.failed.unwrap().wr_id, told.uid));
+    assert_eq!(histories(&mut other, HistorySubject::Failed).len(), 1);
 }

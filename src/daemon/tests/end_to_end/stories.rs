@@ -409,7 +409,7 @@ fn tells(history: &QpHistory, event: &str) -> bool {
     history.entries.iter().any(|entry| match &entry.what {
         Happening::Counted(name) => name == event,
         Happening::Heard => event == "heard",
-        Happening::Modified(_) | Happening::Failed { .. } => false,
+        Happening::Modified(_) | Happening::Failed { .. } | Happening::SlotEnded(_) => false,
     })
 }
 

@@ -3,11 +3,13 @@
 use crate::captures::{Capturer, all};
 use crate::cm_client::{Caller, Line, conn, create_channel, param};
 use crate::harness::{Client, End, Kind, Running, eventually, fresh_path, fresh_uid, pattern};
+use crate::histories::histories;
 use crate::hosted::hosting;
 use crate::service::Manager;
 use crate::startup::signal;
 use crate::workers::{
-    Urxed, connect, end_of, has_lost_its_device, is_root, pass, send_signal, worker_of,
+    Urxed, connect, end_of, has_lost_its_device, is_root, pass, pass_for_a_second, send_signal,
+    worker_of,
 };
 use rustix::process::Signal;
 use std::fs::{self, Permissions};
@@ -20,7 +22,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use urxe_shm::control::channel::Channel;
-use urxe_shm::control::{CmEventKind, CmPortSpace, CmRequest, Reply, Request, ResourceKind};
+use urxe_shm::control::{
+    CmEventKind, CmPortSpace, CmRequest, Happening, HistorySubject, Reply, Request, ResourceKind,
+};
 use urxe_types::{Extra, QpState, QpType, SendOp};
 
 const LEN: usize = 100_000;
@@ -242,7 +246,9 @@ fn programs_of_other_users_and_their_workers_notice_nothing_of_upgrades() {
     daemon.upgrade();
     traffic.goes_on();
     // One that the second process has started outlives it as well.
-    let mut c = end_of(&daemon.socket, users[2], Kind::Shared);
+    let [mut c, mut d] = [(); 2].map(|()| end_of(&daemon.socket, users[2], Kind::Shared));
+    connect(&mut c, &mut d);
+    pass_for_a_second(&mut c, &mut d);
     let third = worker_of(users[2]);
     daemon.upgrade();
     traffic.goes_on();
@@ -259,6 +265,19 @@ fn programs_of_other_users_and_their_workers_notice_nothing_of_upgrades() {
     });
     assert_ne!(worker_of(users[2]), third);
     drop(next);
+    // HISTORY-015: what happened to its QPs before is known, and still is to the process after that.
+    let mut observer = hosting(&daemon.socket);
+    let mut last = || {
+        let told = histories(&mut observer, HistorySubject::Qp(c.qp.created.qpn.get())).pop()?;
+        Some((told.entries.len(), told.entries.last()?.what.clone()))
+    };
+    let words = format!("worker {third} of user {} was killed by SIGKILL", users[2]);
+    let told = eventually("its end is told", || {
+        last().filter(|(_, what)| *what == Happening::SlotEnded(words.clone()))
+    });
+    assert!(told.0 > 3, "it was connected before: {told:?}");
+    daemon.upgrade();
+    assert_eq!(last(), Some(told));
     stop.store(true, Ordering::Relaxed);
     assert!(others.join().unwrap() > 0);
     let (mut a, mut b) = traffic.end();

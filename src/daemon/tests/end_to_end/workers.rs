@@ -6,6 +6,7 @@ use crate::harness::{
     Client, End, Kind, QKEY, Running, av, could_not_run, datagram_attrs, eventually, fresh_path,
     fresh_uid, start_with,
 };
+use crate::histories::{fail, histories};
 use crate::startup::{copy_with, signal, urxed_with};
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 use std::collections::BTreeMap;
@@ -16,10 +17,12 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use urxe_daemon::{Handle, PortBackend};
-use urxe_shm::control::{Reply, Request, ResourceKind};
-use urxe_types::{DatagramPath, Destination, Extra, QpType, Qpn, SendData, SendOp, SlotId};
+use urxe_shm::control::{Happening, HistoryEntry, HistorySubject, Reply, Request, ResourceKind};
+use urxe_types::{
+    DatagramPath, Destination, Extra, QpState, QpType, Qpn, SendData, SendOp, SlotId,
+};
 
 /// Whether there can be programs of several users.
 pub(crate) fn is_root() -> bool {
@@ -301,6 +304,95 @@ fn a_worker_that_is_killed_takes_its_users_programs_with_it_and_nothing_else() {
         drop(again);
         victims.notice_nothing();
     }
+}
+
+/// Messages of which the last are so long after the first that what happened to the QPs is written.
+pub(crate) fn pass_for_a_second(a: &mut End, b: &mut End) {
+    let since = Instant::now();
+    let mut passed = 0;
+    while passed < 50 || since.elapsed() < Duration::from_secs(1) {
+        pass(a, b);
+        passed += 1;
+    }
+}
+
+#[test]
+fn histories_of_a_worker_that_was_killed_are_told_to_its_user_and_to_root() {
+    if !is_root() {
+        return;
+    }
+    let urxed = Urxed::new();
+    let uid = fresh_uid();
+    let [mut a, mut b, mut failing] =
+        [Kind::Shared; 3].map(|kind| end_of(&urxed.socket, uid, kind));
+    connect(&mut a, &mut b);
+    fail(&mut failing);
+    pass_for_a_second(&mut a, &mut b);
+    let worker = worker_of(uid);
+    for wr_id in 0..8 {
+        a.post_send(wr_id, SendOp::Send(Extra::None), SendData::Inline(b"too late"));
+    }
+    send_signal(worker, Signal::KILL);
+    eventually("it is told", || has_lost_its_device(&mut a).then_some(()));
+
+    let mut root = Client::connect(&urxed.socket);
+    let of = HistorySubject::Qp(a.qp.created.qpn.get());
+    let words = format!("worker {worker} of user {uid} was killed by SIGKILL");
+    let told = eventually("its end is known", || {
+        let told = histories(&mut root, of).pop()?;
+        let last = told.entries.last()?.what.clone();
+        (last == Happening::SlotEnded(words.clone())).then_some(told)
+    });
+    assert_eq!((told.uid, told.state, told.failed), (uid, QpState::Rts, None));
+    assert!(told.gone.is_some() && told.heard.is_some());
+    let states: Vec<_> = told.entries[..3].iter().map(|entry| entry.what.clone()).collect();
+    let set_up = [QpState::Init, QpState::Rtr, QpState::Rts];
+    assert_eq!(states, set_up.map(Happening::Modified));
+    let traffic = told.entries.last().unwrap().traffic;
+    assert!(traffic.posted.sends > 0 && traffic.received_packets > 0, "{traffic:?}");
+    assert!(told.entries.is_sorted_by(|first, second| first.at >= second.at), "{told:?}");
+    let reason = told.reason.unwrap();
+    assert!(
+        reason.contains("was killed by SIGKILL. If nobody meant to, the kernel did"),
+        "{reason}"
+    );
+
+    let failed = histories(&mut root, HistorySubject::Failed);
+    assert_eq!(failed.len(), 3, "all that were there: {failed:?}");
+    let of_failing = HistorySubject::Qp(failing.qp.created.qpn.get());
+    let told = histories(&mut root, of_failing).pop().unwrap();
+    assert_eq!(told.failed.unwrap().wr_id, 7);
+    assert!(told.reason.unwrap().contains("nothing at all has come back"));
+
+    // HISTORY-013
+    let mut stranger = Client::of_user(&urxed.socket, fresh_uid());
+    assert_eq!(histories(&mut stranger, of), []);
+    assert_eq!(histories(&mut stranger, HistorySubject::Failed), []);
+    let mut own = eventually("the next program is served", || {
+        Client::try_over(Client::channel_of_user(&urxed.socket, uid)?)
+    });
+    assert_eq!(histories(&mut own, of).len(), 1);
+    assert_eq!(histories(&mut own, HistorySubject::Failed).len(), 3);
+}
+
+#[test]
+fn histories_are_known_when_their_worker_has_nothing_left_to_do() {
+    if !is_root() {
+        return;
+    }
+    let daemon = start_with(1, |_| ());
+    let uid = fresh_uid();
+    let mut end = end_of(daemon.socket(), uid, Kind::Shared);
+    let of = HistorySubject::Qp(end.qp.created.qpn.get());
+    fail(&mut end);
+    let worker = worker_of(uid);
+    drop(end);
+    eventually("its worker ends", || is_gone(worker).then_some(()));
+    let mut root = Client::connect(daemon.socket());
+    let [told] = &histories(&mut root, of)[..] else { panic!() };
+    assert!(told.gone.is_some() && told.failed.is_some());
+    let is_end = |entry: &HistoryEntry| matches!(entry.what, Happening::SlotEnded(_));
+    assert!(!told.entries.iter().any(is_end), "it was there no longer when that ended: {told:?}");
 }
 
 /// A program of a user, if it is served.

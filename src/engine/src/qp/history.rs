@@ -7,7 +7,7 @@
 //! counters say as they stood at each.
 
 use crate::cause::Cause;
-use crate::counters::{Counter, LazyCounters};
+use crate::counters::{Counter, Counters, LazyCounters};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 use urxe_types::{Completion, QpState, WcOpcode, WcStatus};
@@ -60,16 +60,43 @@ pub struct Traffic {
     pub sent_messages: u64,
     /// Messages that came whole.
     pub received_messages: u64,
+    /// Work requests that were taken from its send queue.
+    pub posted: Posted,
+}
+
+/// Work requests of a send queue by kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Posted {
+    /// SENDs of every kind.
+    pub sends: u64,
+    /// RDMA WRITEs, with immediate data or without.
+    pub writes: u64,
+    /// RDMA READs.
+    pub reads: u64,
+    /// Compare-and-swaps, fetch-and-adds and ATOMIC WRITEs.
+    pub atomics: u64,
+    /// FLUSHes.
+    pub flushes: u64,
+    /// Binds of memory windows and local invalidations.
+    pub local: u64,
 }
 
 impl Traffic {
-    fn counted(counters: &LazyCounters) -> Traffic {
-        let counters = counters.get();
+    /// What these counters have of it.
+    pub fn counted(counters: &Counters) -> Traffic {
         Traffic {
             sent_packets: counters.get(Counter::SentPackets),
             received_packets: counters.get(Counter::ReceivedPackets),
             sent_messages: counters.get(Counter::SentMessages),
             received_messages: counters.get(Counter::ReceivedMessages),
+            posted: Posted {
+                sends: counters.get(Counter::PostedSends),
+                writes: counters.get(Counter::PostedWrites),
+                reads: counters.get(Counter::PostedReads),
+                atomics: counters.get(Counter::PostedAtomics),
+                flushes: counters.get(Counter::PostedFlushes),
+                local: counters.get(Counter::PostedLocal),
+            },
         }
     }
 }
@@ -238,7 +265,11 @@ impl History {
             entries.pop_front();
             *left_out = left_out.saturating_add(1);
         }
-        let (times, traffic) = (saturated(times), Traffic::counted(counters));
+        if entries.is_empty() {
+            // SHARE-010: most QPs never have another than that they were heard of.
+            entries.reserve_exact(1);
+        }
+        let (times, traffic) = (saturated(times), Traffic::counted(counters.get()));
         // HISTORY-007
         entries.push_back(HistoryEntry { at: now, span_us: 0, times, what, traffic });
     }
@@ -324,12 +355,14 @@ mod tests {
         let (now, mut history, mut counters) =
             (start(), History::default(), LazyCounters::default());
         counters.add(Counter::SentPackets, 1204);
+        counters.add(Counter::PostedWrites, 13);
         counters.add(Counter::SentMessages, 12);
         history.count(now, &counters, Counter::AckTimeouts, 1);
         counters.add(Counter::ReceivedPackets, 17);
         history.count(now, &counters, Counter::AckTimeouts, 1);
         history.count(now, &counters, Counter::RnrNaksReceived, 1);
-        let first = Traffic { sent_packets: 1204, sent_messages: 12, ..Traffic::default() };
+        let posted = Posted { writes: 13, ..Posted::default() };
+        let first = Traffic { sent_packets: 1204, sent_messages: 12, posted, ..Traffic::default() };
         let then = Traffic { received_packets: 17, ..first };
         let told: Vec<Traffic> = history.entries().map(|entry| entry.traffic).collect();
         assert_eq!(told, [first, then], "of a repeat, as it stood at the first time");

@@ -20,7 +20,9 @@ mod transport;
 mod uc;
 mod ud;
 
-pub use history::{FailedRequest, Happening, History, HistoryEntry, MAX_HISTORY_ENTRIES, Traffic};
+pub use history::{
+    FailedRequest, Happening, History, HistoryEntry, MAX_HISTORY_ENTRIES, Posted, Traffic,
+};
 pub(crate) use modify::Change;
 pub use modify::ModifyQpError;
 pub(crate) use send_queue::SpareSends;

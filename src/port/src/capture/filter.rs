@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 use urxe_types::Qpn;
-use urxe_wire::{Body, Flow, Headers, Opcode};
+use urxe_wire::{Body, Bth, Flow, Headers, Opcode, Transport};
 
 /// What a packet must have to be shown: one of each list that is not empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -26,6 +26,17 @@ impl Filter {
         self.qps.is_empty() && self.opcodes.is_empty()
     }
 
+    /// Whether a packet with these first bytes may be shown, which costs less to find out than what
+    /// its headers are. Of one that this side sent, with the QP that did.
+    pub fn may_take(&self, udp_payload: &[u8], sender: Option<Qpn>) -> bool {
+        let opcode = udp_payload.first().and_then(|&byte| Opcode::from_byte(byte));
+        let is_datagram = opcode.is_some_and(|opcode| opcode.transport() == Transport::Ud);
+        let qpn = Bth::dest_qp_in(udp_payload);
+        let is_of = |qp: &u32| [qpn, sender].contains(&Some(Qpn::new(*qp)));
+        (self.qps.is_empty() || is_datagram || self.qps.iter().any(is_of))
+            && (self.opcodes.is_empty() || opcode.is_some_and(|it| self.opcodes.contains(&it)))
+    }
+
     /// Whether a packet with these headers is to be shown; of one that this side sent, the QP that
     /// did, if that is known. Otherwise only a datagram tells where it is from.
     pub fn takes(&self, flow: &Flow, headers: &Headers, sender: Option<Qpn>) -> bool {
@@ -44,7 +55,7 @@ impl Filter {
 mod tests {
     use super::*;
     use urxe_types::{Psn, Qkey};
-    use urxe_wire::{Bth, Datagram, Deth};
+    use urxe_wire::{Datagram, Deth};
 
     fn flow(src: &str, dst: &str) -> Flow {
         Flow {
@@ -81,5 +92,20 @@ mod tests {
             let filter = Filter { peers: vec![peer.parse().unwrap()], ..Filter::default() };
             assert_eq!(filter.takes(&flow, &ack, None), is_shown, "{peer}");
         }
+    }
+
+    #[test]
+    fn first_bytes_refuse_only_what_headers_do() {
+        let first_bytes = |opcode: Opcode, qpn: u8| [opcode.byte(), 0, 0, 0, 0, 0, 0, qpn, 0];
+        let of_qp = Filter { qps: vec![0x11], ..Filter::default() };
+        assert!(of_qp.may_take(&first_bytes(Opcode::RC_ACK, 0x11), None));
+        assert!(!of_qp.may_take(&first_bytes(Opcode::RC_ACK, 0x22), None));
+        assert!(of_qp.may_take(&first_bytes(Opcode::RC_ACK, 0x22), Some(Qpn::new(0x11))));
+        let datagram = first_bytes(Opcode::UD_SEND_ONLY, 0x22);
+        assert!(of_qp.may_take(&datagram, None), "it may be from that QP");
+        let acks = Filter { opcodes: vec![Opcode::RC_ACK], ..Filter::default() };
+        assert!(acks.may_take(&first_bytes(Opcode::RC_ACK, 0x22), None));
+        assert!(!acks.may_take(&datagram, None) && !acks.may_take(&[], None));
+        assert!(Filter::default().may_take(&[], None));
     }
 }

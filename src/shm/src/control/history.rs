@@ -19,8 +19,8 @@ pub enum HistorySubject {
 /// Histories of QPs, or part of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HistoryPage {
-    /// By rising QPN within each part of the device; of one QPN the one that ended first comes
-    /// first.
+    /// First those of parts of the device that have ended. Then by rising QPN within each part; of
+    /// one QPN the one that ended first comes first.
     pub histories: Vec<QpHistory>,
     /// Where the next page begins, if there is more.
     pub next: Option<Cursor>,
@@ -41,7 +41,7 @@ pub struct QpHistory {
     pub state: QpState,
     /// Its attributes, or the last that it had.
     pub attr: QpAttr,
-    /// When it was destroyed; `None`: it is still there.
+    /// When it was destroyed, or ended with what served it; `None`: it is still there.
     pub gone: Option<Duration>,
     /// When the last packet came for it; `None`: never.
     pub heard: Option<Duration>,
@@ -83,6 +83,25 @@ pub struct Traffic {
     pub sent_messages: u64,
     /// Messages that came whole.
     pub received_messages: u64,
+    /// Work requests of its send queue that the device took.
+    pub posted: Posted,
+}
+
+/// Work requests of a send queue by kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Posted {
+    /// SENDs of every kind.
+    pub sends: u64,
+    /// RDMA WRITEs, with immediate data or without.
+    pub writes: u64,
+    /// RDMA READs.
+    pub reads: u64,
+    /// Compare-and-swaps, fetch-and-adds and ATOMIC WRITEs.
+    pub atomics: u64,
+    /// FLUSHes.
+    pub flushes: u64,
+    /// Binds of memory windows and local invalidations, which no peer sees.
+    pub local: u64,
 }
 
 /// What happened to a QP.
@@ -101,6 +120,9 @@ pub enum Happening {
     Heard,
     /// This was counted: the name of its counter.
     Counted(String),
+    /// The part of the daemon that served it ended, and the QP with it: how, as a sentence without
+    /// its end.
+    SlotEnded(String),
 }
 
 /// A work request that ended badly.

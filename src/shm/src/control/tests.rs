@@ -332,15 +332,15 @@ fn history() -> impl Strategy<Value = QpHistory> {
         (state(), any::<u32>()).prop_map(|(state, cause)| Happening::Failed { state, cause }),
         Just(Happening::Heard),
         text().prop_map(Happening::Counted),
+        text().prop_map(Happening::SlotEnded),
     ];
-    let traffic = any::<[u64; 4]>().prop_map(
-        |[sent_packets, received_packets, sent_messages, received_messages]| Traffic {
-            sent_packets,
-            received_packets,
-            sent_messages,
-            received_messages,
-        },
-    );
+    let posted = any::<[u64; 6]>().prop_map(|[sends, writes, reads, atomics, flushes, local]| {
+        Posted { sends, writes, reads, atomics, flushes, local }
+    });
+    let traffic = (any::<[u64; 4]>(), posted).prop_map(|(traffic, posted)| {
+        let [sent_packets, received_packets, sent_messages, received_messages] = traffic;
+        Traffic { sent_packets, received_packets, sent_messages, received_messages, posted }
+    });
     let entry = (any::<([Duration; 2], u32)>(), what, traffic).prop_map(
         |(([at, span], times), what, traffic)| HistoryEntry { at, span, times, what, traffic },
     );

@@ -38,6 +38,15 @@ pub fn page_size() -> usize {
 /// Makes a memfd of `len` zero bytes that can be handed out: nobody can shrink it, or forbid us
 /// to grow it.
 pub fn create_memfd(name: &str, len: u64) -> io::Result<OwnedFd> {
+    create_sealed(name, len, SealFlags::SHRINK)
+}
+
+/// Makes a memfd of `len` zero bytes whose size nobody can change.
+pub fn create_memfd_of_fixed_size(name: &str, len: u64) -> io::Result<OwnedFd> {
+    create_sealed(name, len, SealFlags::SHRINK | SealFlags::GROW)
+}
+
+fn create_sealed(name: &str, len: u64, seals: SealFlags) -> io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     // Kernels before 6.3 do not know the flag; newer ones ask for it.
     let fd = match rustix::fs::memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
@@ -45,7 +54,7 @@ pub fn create_memfd(name: &str, len: u64) -> io::Result<OwnedFd> {
         other => other?,
     };
     rustix::fs::ftruncate(&fd, len)?;
-    rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::SEAL)?;
+    rustix::fs::fcntl_add_seals(&fd, seals | SealFlags::SEAL)?;
     Ok(fd)
 }
 

@@ -23,7 +23,7 @@ pub(super) fn list(
     let live = |qpn| KnownQp::of(&device.nic, programs, qpn);
     let (ended, living): (Vec<&KnownQp>, Vec<KnownQp>) = match subject {
         HistorySubject::Qp(number) => (
-            device.ended_qps.all().filter(|qp| qp.qpn() == number).collect(),
+            device.ended_qps.all().filter(|qp| qp.qpn().get() == number).collect(),
             Qpn::try_from(number).ok().and_then(live).into_iter().collect(),
         ),
         HistorySubject::Failed => (
@@ -34,11 +34,11 @@ pub(super) fn list(
     // HISTORY-013
     let qps = ended.into_iter().chain(&living).filter(|qp| viewer.may_see(qp.uid()));
     let mut qps: Vec<&KnownQp> =
-        qps.filter(|qp| after.is_none_or(|after| qp.qpn() > after)).collect();
+        qps.filter(|qp| after.is_none_or(|after| qp.qpn().get() > after)).collect();
     qps.sort_by_key(|qp| qp.qpn());
     let next = qps.len() > HISTORIES_PER_PAGE;
     qps.truncate(HISTORIES_PER_PAGE);
-    let next = qps.last().filter(|_| next).map(|last| behind(slot, last.qpn()));
+    let next = qps.last().filter(|_| next).map(|last| behind(slot, last.qpn().get()));
     HistoryPage { histories: qps.into_iter().map(|qp| qp.shown(now)).collect(), next }
 }
 
@@ -50,8 +50,8 @@ mod tests {
     use std::time::Duration;
     use urxe_engine::{Cause, Counter, MAX_HISTORY_ENTRIES};
     use urxe_shm::control::{
-        Cursor, FailedRequest, Happening, HistoryEntry, MAX_MESSAGE, QpHistory, Reply, Traffic,
-        encode,
+        Cursor, FailedRequest, Happening, HistoryEntry, MAX_MESSAGE, Posted, QpHistory, Reply,
+        Traffic, encode,
     };
     use urxe_types::{Access, AddressVector, PathMtu, Psn, Qkey, QpAttr, QpState, QpType};
 
@@ -70,6 +70,14 @@ mod tests {
                 received_packets: u64::MAX,
                 sent_messages: u64::MAX,
                 received_messages: u64::MAX,
+                posted: Posted {
+                    sends: u64::MAX,
+                    writes: u64::MAX,
+                    reads: u64::MAX,
+                    atomics: u64::MAX,
+                    flushes: u64::MAX,
+                    local: u64::MAX,
+                },
             },
         };
         let text = Cause::ALL.iter().map(|cause| cause.text().len()).max().unwrap();

@@ -45,7 +45,9 @@ impl Object for Qp {
         session.attachments.retain(|&(attached, _)| attached != handle);
         let device = &mut ctx.devices[self.device];
         if let Some(known) = KnownQp::of(&device.nic, &ctx.programs, self.qpn) {
-            device.ended_qps.keep(ctx.now, known);
+            let known = known.that_ends(ctx.now);
+            ctx.history_writer.ended(ctx.now, self.device, &known);
+            device.ended_qps.keep(known);
         }
         device.nic.destroy_qp(self.qpn);
         if let Ok(shared) = session.shared() {
@@ -157,6 +159,7 @@ pub(super) fn modify(
         };
         refuse(errno, format!("{error}{table}"))
     })?;
+    ctx.history_writer.modified(device, qpn);
     Ok(Reply::Done.into())
 }
 

@@ -22,14 +22,15 @@ Examples:
   urxe why --last --json | jq -r '.histories[0].reason'
       The reason alone, for a script.
 
-In parentheses stands the traffic between two events. Where something is told that happened several
-times, it is that before the first.
+In parentheses stands what was posted and the traffic between two events. Where something is told
+that happened several times, it is that before the first.
 
 A QP that has ended is remembered until 64 others have failed and ended after it (32, if it had
-not failed itself). What is remembered goes with the part of the daemon that served the QP: that
-of another user than the daemon's ends 5 seconds after its user's last program, or when it is
-killed, and that of a program that serves itself (urxe run --in-process) with the program. QPs of
-other users are shown to root and to the user that the daemon runs as.";
+not failed itself). When the part of the daemon that served it has ended itself, because its user
+has no program any more, because it ran in the program (urxe run --in-process), or because it was
+killed or crashed, the last 256 QPs of its user are remembered as they were up to 0.1 s before,
+the 64 that failed last in any case. QPs of other users are shown to root and to the user that the
+daemon runs as.";
 
 /// Tell what happened to a QP, and why it failed; also after it has ended.
 #[derive(Args, Debug)]

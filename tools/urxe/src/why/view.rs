@@ -8,7 +8,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::time::Duration;
 use urxe_engine::{Cause, Counter};
-use urxe_shm::control::{FailedRequest, Happening, HistoryEntry, QpHistory, Traffic};
+use urxe_shm::control::{FailedRequest, Happening, HistoryEntry, Posted, QpHistory, Traffic};
 use urxe_types::{WcOpcode, WcStatus};
 
 /// Everything that happened to some QPs.
@@ -41,7 +41,7 @@ pub(super) struct HistoryView {
     ack_timeout_ms: Option<f64>,
     retry_cnt: Option<u8>,
     rnr_retry: Option<u8>,
-    /// How long ago it was destroyed; `None`: it is there.
+    /// How long ago it was destroyed, or ended with what served it; `None`: it is there.
     destroyed_s_ago: Option<f64>,
     /// How long ago the last packet came for it; `None`: never.
     heard_s_ago: Option<f64>,
@@ -71,7 +71,7 @@ struct EventView {
     times: u32,
     /// From the first time to the last.
     span_s: f64,
-    /// `modified`, `failed`, `heard`, or the name of a counter.
+    /// `modified`, `failed`, `heard`, `slot_ended`, or the name of a counter.
     event: String,
     /// The state that it went to.
     state: Option<&'static str>,
@@ -89,6 +89,20 @@ struct TrafficView {
     /// Work requests of the send queue that ended well.
     sent_messages: u64,
     received_messages: u64,
+    /// Work requests that were taken from its send queue.
+    posted: PostedView,
+}
+
+/// Work requests by kind.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Serialize)]
+struct PostedView {
+    sends: u64,
+    writes: u64,
+    reads: u64,
+    atomics: u64,
+    flushes: u64,
+    /// Binds of memory windows and local invalidations.
+    local: u64,
 }
 
 impl TrafficView {
@@ -100,6 +114,14 @@ impl TrafficView {
             received_packets: counted(|traffic| traffic.received_packets),
             sent_messages: counted(|traffic| traffic.sent_messages),
             received_messages: counted(|traffic| traffic.received_messages),
+            posted: PostedView {
+                sends: counted(|traffic| traffic.posted.sends),
+                writes: counted(|traffic| traffic.posted.writes),
+                reads: counted(|traffic| traffic.posted.reads),
+                atomics: counted(|traffic| traffic.posted.atomics),
+                flushes: counted(|traffic| traffic.posted.flushes),
+                local: counted(|traffic| traffic.posted.local),
+            },
         }
     }
 
@@ -119,6 +141,14 @@ fn total(history: &QpHistory) -> Traffic {
         received_packets: counted(Counter::ReceivedPackets),
         sent_messages: counted(Counter::SentMessages),
         received_messages: counted(Counter::ReceivedMessages),
+        posted: Posted {
+            sends: counted(Counter::PostedSends),
+            writes: counted(Counter::PostedWrites),
+            reads: counted(Counter::PostedReads),
+            atomics: counted(Counter::PostedAtomics),
+            flushes: counted(Counter::PostedFlushes),
+            local: counted(Counter::PostedLocal),
+        },
     }
 }
 
@@ -137,8 +167,11 @@ impl HistoryView {
     /// One of a device.
     pub(super) fn new(device: &str, history: &QpHistory) -> HistoryView {
         let began = history.entries.first().map_or(Duration::ZERO, |entry| entry.at);
-        let failed = history.entries.iter().rev();
-        let mut failed = failed.filter(|entry| matches!(entry.what, Happening::Failed { .. }));
+        let last_of = |is_meant: fn(&Happening) -> bool| {
+            history.entries.iter().rev().find(|entry| is_meant(&entry.what))
+        };
+        let failed = last_of(|what| matches!(what, Happening::Failed { .. }));
+        let failed = failed.or_else(|| last_of(|what| matches!(what, Happening::SlotEnded(_))));
         let seconds = |time: Duration| time.as_secs_f64();
         let attr = &history.attr;
         let counted = history.entries.iter().map(|entry| entry.traffic);
@@ -168,10 +201,14 @@ impl HistoryView {
             traffic_since: TrafficView::between(&last, &total(history)),
             left_out: history.left_out,
             failed: history.failed.as_ref().map(FailedView::new),
-            failed_s_ago: failed.next().map(|entry| seconds(entry.at)),
+            failed_s_ago: failed.map(|entry| seconds(entry.at)),
             reason: history.reason.clone(),
             counters: history.counters.iter().cloned().collect(),
         }
+    }
+
+    fn has_lost_its_slot(&self) -> bool {
+        self.events.last().is_some_and(|event| event.event == "slot_ended")
     }
 
     /// Which of two failed first.
@@ -193,6 +230,7 @@ impl EventView {
                 ("failed", Some(state.name()), text.to_owned())
             }
             Happening::Heard => ("heard", None, "The first packet came for it.".to_owned()),
+            Happening::SlotEnded(how) => ("slot_ended", None, how.clone()),
             Happening::Counted(name) => {
                 let counter = Counter::ALL.iter().find(|counter| counter.name() == name);
                 let meaning = counter.map_or("", |counter| counter.meaning());
@@ -245,6 +283,9 @@ impl fmt::Display for HistoryView {
         let HistoryView { device, qpn, program, r#type, state, .. } = self;
         write!(f, "QP {qpn} on {device}, {type} of {program}: ")?;
         match self.destroyed_s_ago {
+            Some(ago) if self.has_lost_its_slot() => {
+                writeln!(f, "ended {} ago with what served it, in {state}", seconds(ago))?;
+            }
             Some(ago) => writeln!(f, "destroyed {} ago, in {state}", seconds(ago))?,
             None => writeln!(f, "in {state}")?,
         }
@@ -286,6 +327,7 @@ impl fmt::Display for HistoryView {
             )?;
         }
         match &self.reason {
+            Some(reason) if self.failed.is_none() => writeln!(f, "\n  Why: {reason}")?,
             Some(reason) => writeln!(f, "  Why: {reason}")?,
             None => writeln!(f, "\n  It has not failed.")?,
         }
@@ -299,22 +341,41 @@ impl fmt::Display for HistoryView {
     }
 }
 
+/// So many of something that has a name for one and a name for more, if there are any.
+fn counted((count, one, more): (u64, &str, &str)) -> Option<String> {
+    match count {
+        0 => None,
+        1 => Some(format!("1 {one}")),
+        _ => Some(format!("{} {more}", units::count(count))),
+    }
+}
+
 /// As far as the time of an event goes.
 const INDENT: &str = "              ";
 
 impl fmt::Display for TrafficView {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let TrafficView { sent_packets, received_packets, sent_messages, received_messages } =
-            *self;
-        let counts = [
-            (sent_messages, "of its work requests done"),
-            (received_messages, "messages received"),
-            (sent_packets, "packets sent"),
-            (received_packets, "packets received"),
+        let PostedView { sends, writes, reads, atomics, flushes, local } = self.posted;
+        let posted = [
+            (sends, "SEND", "SENDs"),
+            (writes, "WRITE", "WRITEs"),
+            (reads, "READ", "READs"),
+            (atomics, "atomic", "atomics"),
+            (flushes, "FLUSH", "FLUSHes"),
+            (local, "bind or local invalidation", "binds or local invalidations"),
         ];
-        let told = counts.into_iter().filter(|&(count, _)| count > 0);
-        let told = told.map(|(count, what)| format!("{} {what}", units::count(count)));
-        write!(f, "({})", told.collect::<Vec<_>>().join(", "))
+        let mut told: Vec<String> = posted.into_iter().filter_map(counted).collect();
+        if let Some(last) = told.last_mut() {
+            last.push_str(" posted");
+        }
+        let traffic = [
+            (self.sent_messages, "work request done", "work requests done"),
+            (self.received_messages, "message received", "messages received"),
+            (self.sent_packets, "packet sent", "packets sent"),
+            (self.received_packets, "packet received", "packets received"),
+        ];
+        told.extend(traffic.into_iter().filter_map(counted));
+        write!(f, "({})", told.join(", "))
     }
 }
 
@@ -325,6 +386,7 @@ impl fmt::Display for EventView {
             ("modified", Some(state)) => return write!(f, "its program took it to {state}"),
             // The reason stands at the end.
             ("failed", Some(state)) => return write!(f, "it failed, and went to {state}"),
+            ("slot_ended", _) => return write!(f, "it ended, because {}", self.meaning),
             (event, _) => write!(f, "{event}")?,
         }
         if self.times > 1 {
@@ -368,9 +430,7 @@ impl fmt::Display for Failures {
     }
 }
 
-const NONE_FAILED: &str = "No QP that may be seen has failed lately. What is known of QPs goes with the part of the \
-     daemon that served them: it ends when its user's last program has, or with the program that \
-     runs it itself.";
+const NONE_FAILED: &str = "No QP that may be seen has failed lately.";
 
 fn hex(number: u32) -> String {
     format!("{number:#08x}")
@@ -452,20 +512,28 @@ mod tests {
             received_packets,
             sent_messages,
             received_messages: 0,
+            posted: Posted { writes: sent_packets / 100, local: 1, ..Posted::default() },
         };
         history.entries[1].traffic = traffic(1_204, 17, 12);
         history.entries[2].traffic = traffic(1_211, 17, 12);
-        history.counters.extend([("sent_packets".into(), 1_212), ("received_packets".into(), 17)]);
+        history.counters.extend([
+            ("sent_packets".into(), 1_212),
+            ("received_packets".into(), 17),
+            ("posted_writes".into(), 12),
+            ("posted_local".into(), 1),
+        ]);
         let view = HistoryView::new("urxe0", &history);
         let text = view.to_string();
         let lines: Vec<&str> = text.lines().collect();
         let at = |part: &str| lines.iter().position(|line| line.contains(part)).unwrap();
-        let told = "(12 of its work requests done, 1,204 packets sent, 17 packets received)";
+        let told = "(12 WRITEs, 1 bind or local invalidation posted, 12 work requests done, \
+                    1,204 packets sent, 17 packets received)";
         assert_eq!(at(told) + 1, at("ack_timeouts"), "{text}");
         assert_eq!(at("(7 packets sent)") + 1, at("it failed, and went"), "{text}");
-        assert_eq!(at("(1 packets sent)"), at("it failed, and went") + 1, "{text}");
+        assert_eq!(at("(1 packet sent)"), at("it failed, and went") + 1, "{text}");
         let json = serde_json::to_value(&view).unwrap();
         assert_eq!(json["events"][1]["traffic"]["sent_messages"], 12);
+        assert_eq!(json["events"][1]["traffic"]["posted"]["writes"], 12);
         assert_eq!(json["traffic_since"]["sent_packets"], 1);
     }
 
@@ -478,6 +546,27 @@ mod tests {
         assert_eq!(history["events"][1]["times"], 8);
         assert_eq!(history["failed"]["status"], "IBV_WC_RETRY_EXC_ERR");
         assert_eq!(history["counters"]["ack_timeouts"], 8);
+    }
+
+    #[test]
+    fn a_qp_whose_slot_was_killed_ends_with_that() {
+        let mut history = history();
+        history.entries.truncate(2);
+        history.entries.push(HistoryEntry {
+            at: Duration::from_millis(40),
+            what: Happening::SlotEnded("worker 7 of user 1000 was killed by SIGKILL".into()),
+            ..history.entries[1].clone()
+        });
+        (history.gone, history.state) = (Some(Duration::from_millis(40)), QpState::Rts);
+        let view = HistoryView::new("urxe0", &history);
+        assert_eq!(view.failed_s_ago, Some(0.04));
+        let text = view.to_string();
+        for part in [
+            "server[7]: ended 40.000 ms ago with what served it, in RTS",
+            "+    1.960 s  it ended, because worker 7 of user 1000 was killed by SIGKILL",
+        ] {
+            assert!(text.contains(part), "{part:?} in\n{text}");
+        }
     }
 
     #[test]

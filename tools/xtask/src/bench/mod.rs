@@ -10,10 +10,12 @@ mod picture;
 pub(crate) mod slots;
 mod stock;
 mod table;
+mod taps;
 
 use crate::netns::{Pair, Side};
 use crate::packages::{ETHTOOL, IP, IPERF3, NFTABLES, PERFTEST, RXE_PROVIDER, lacking_root_or};
 use serde::{Deserialize, Serialize};
+use std::cell::Cell;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -60,6 +62,8 @@ enum Part {
     Loss,
     /// Several pairs of programs, with one slot and with two, and idle programs.
     Slots,
+    /// A capture that takes no packet, against none.
+    Taps,
 }
 
 impl Options {
@@ -90,6 +94,8 @@ struct Figure {
     by_lossless: Option<f64>,
     /// Bandwidth, or median latency, by that of a pair of programs alone in the same run.
     by_alone: Option<f64>,
+    /// Bandwidth by that of the same test without a capture in the same round.
+    by_untapped: Option<f64>,
     /// Messages a second.
     messages_s: Option<f64>,
     /// Messages a second by those of one active QP in the same run.
@@ -184,6 +190,14 @@ fn measure_link(options: &Options, mtu: u32) -> Result<Vec<Figure>> {
             let round = || slots::measure(options, &pair, &server, mtu, slots);
             figures.extend(measure_rounds(options, mtu, round)?);
         }
+    }
+    if options.measures(Part::Taps) {
+        let (pair, rounds) = (start(&[])?, Cell::new(0));
+        let round = || {
+            rounds.set(rounds.get() + 1);
+            taps::measure(options, &pair, &server, mtu, rounds.get())
+        };
+        figures.extend(measure_rounds(options, mtu, round)?);
     }
     Ok(figures)
 }

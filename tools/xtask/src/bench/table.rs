@@ -27,6 +27,7 @@ pub(super) fn medians(rounds: &[Vec<Figure>]) -> Vec<Figure> {
                 by_tcp_core: middle(|figure| figure.by_tcp_core),
                 by_lossless: middle(|figure| figure.by_lossless),
                 by_alone: middle(|figure| figure.by_alone),
+                by_untapped: middle(|figure| figure.by_untapped),
                 messages_s: middle(|figure| figure.messages_s),
                 by_one_qp: middle(|figure| figure.by_one_qp),
                 lost_percent: middle(|figure| figure.lost_percent),
@@ -54,7 +55,7 @@ pub(super) fn print(results: &Results) {
         results.family, results.rounds, results.seconds
     );
     println!(
-        "{:>5}  {:<30} {:>8} {:>8} {:>7} {:>7} {:>7} {:>7} {:>8} {:>7} {:>11} {:>7} {:>7} {:>7} {:>7} {:>8} {:>8} {:>8} {:>7}",
+        "{:>5}  {:<30} {:>8} {:>8} {:>7} {:>7} {:>7} {:>7} {:>8} {:>7} {:>8} {:>11} {:>7} {:>7} {:>7} {:>7} {:>8} {:>8} {:>8} {:>7}",
         "MTU",
         "test",
         "bytes",
@@ -65,6 +66,7 @@ pub(super) fn print(results: &Results) {
         "x TCP",
         "x 0 loss",
         "x alone",
+        "x no tap",
         "messages/s",
         "x 1 QP",
         "lost %",
@@ -81,7 +83,7 @@ pub(super) fn print(results: &Results) {
         };
         let latency = |which: usize| optional(figure.latency_us.map(|all| all[which]), 1);
         println!(
-            "{:>5}  {:<30} {:>8} {:>8} {:>7} {:>7} {:>7} {:>7} {:>8} {:>7} {:>11} {:>7} {:>7} {:>7} {:>7} {:>8} {:>8} {:>8} {:>7}",
+            "{:>5}  {:<30} {:>8} {:>8} {:>7} {:>7} {:>7} {:>7} {:>8} {:>7} {:>8} {:>11} {:>7} {:>7} {:>7} {:>7} {:>8} {:>8} {:>8} {:>7}",
             figure.link_mtu,
             figure.test,
             figure.size.map_or(String::new(), |size| size.to_string()),
@@ -92,6 +94,7 @@ pub(super) fn print(results: &Results) {
             optional(figure.by_tcp_core, 2),
             optional(figure.by_lossless, 2),
             optional(figure.by_alone, 2),
+            optional(figure.by_untapped, 3),
             optional(figure.messages_s, 0),
             optional(figure.by_one_qp, 2),
             optional(figure.lost_percent, 1),
@@ -110,7 +113,8 @@ pub(super) fn print(results: &Results) {
          daemon's own memory for each idle QP, without its rings. \"In all\" connections are opened, \
          used with one message each when all are open, and closed. \"x 0 loss\" is by the same test on \
          the link that loses nothing; with loss and for these all segmentation offloads are off. \
-         \"x alone\" is by one pair of programs with nothing beside it: bandwidth, or median latency."
+         \"x alone\" is by one pair of programs with nothing beside it: bandwidth, or median latency. \
+         \"x no tap\" is by the same test without a capture that takes no packet on either side."
     );
 }
 

@@ -4,6 +4,7 @@
 use super::Slots;
 use super::logged::log_start;
 use crate::broker::device::RdmaDevice;
+use crate::broker::kept_histories::HowEnded;
 use crate::broker::slot_entry::{HostingProgram, Runner};
 use crate::limits::{MAX_HOSTED_SLOTS, SLOT_REST};
 use mio::Interest;
@@ -65,7 +66,7 @@ impl Slots {
         let link = link.with_backlog(MAX_HOSTED_BACKLOG);
         let runner = Runner::Program(HostingProgram::new(&link)?);
         log_start(slot, &runner, None);
-        self.begin(now, slot, None, (link, runner), devices)?;
+        self.begin(now, slot, None, (link, runner, HowEnded::default()), devices)?;
         Ok(other)
     }
 

@@ -3,6 +3,7 @@
 
 use super::Slots;
 use crate::broker::device::RdmaDevice;
+use crate::broker::kept_histories::{EndOfSlot, HowEnded, SavedHistories};
 use crate::broker::slot_entry::{Entry, HostingProgram, LetGo, Runner, Why};
 use crate::broker::worker::{User, Worker};
 use crate::upgrade::{Descriptors, Fd, ImageError, ReceivedDescriptors, Times, UpgradeError};
@@ -10,6 +11,7 @@ use mio::Interest;
 use mio::unix::SourceFd;
 use rustix::process::Pid;
 use serde::{Deserialize, Serialize};
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Instant;
@@ -23,6 +25,7 @@ pub(crate) struct SavedSlots {
     slots: Vec<SavedSlot>,
     /// Users for whom no worker is started until then.
     pauses: Vec<(u32, TimeOffset)>,
+    kept_histories: SavedHistories,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -30,6 +33,7 @@ struct SavedSlot {
     number: usize,
     link: Option<SavedLink>,
     runner: Option<SavedRunner>,
+    histories: Option<Fd>,
     user: Option<u32>,
     sessions: usize,
     idle_since: Option<TimeOffset>,
@@ -90,13 +94,15 @@ impl Slots {
                 user: entry.user.filter(|_| runner.is_some()),
                 link,
                 runner,
+                histories: entry.histories.as_ref().map(|file| fds.add(file.as_fd())),
                 idle_since: offset(entry.idle_since),
                 free_since: offset(free_since),
                 asked_since: offset(entry.asked_since),
             });
         }
         let pauses = self.pauses.iter().map(|(user, until)| (*user, times.of(*until)));
-        Ok(SavedSlots { slots, pauses: pauses.collect() })
+        let kept_histories = self.kept_histories.save(times);
+        Ok(SavedSlots { slots, pauses: pauses.collect(), kept_histories })
     }
 
     /// Goes on with them.
@@ -107,6 +113,7 @@ impl Slots {
         fds: &mut ReceivedDescriptors,
     ) -> Result<(), ImageError> {
         let time = |offset: Option<TimeOffset>| offset.map(|offset| times.at(offset));
+        self.kept_histories.restore(times, saved.kept_histories);
         for slot in saved.slots {
             let number = slot.number;
             let is_program = matches!(slot.runner, Some(SavedRunner::Program { .. }));
@@ -131,6 +138,16 @@ impl Slots {
                     Some(Runner::Worker { worker, let_go })
                 }
             };
+            let histories = slot.histories.map(|file| fds.take(file)).transpose()?;
+            let mut histories = histories.map(File::from);
+            // It was a thread, and has ended.
+            if runner.is_none()
+                && let Some(file) = histories.take()
+            {
+                let (at, how) = (times.0, HowEnded::default());
+                let end = EndOfSlot { slot: number, at, how, is_failure: false, user: None };
+                self.kept_histories.keep(&file, self.plans.len(), &end);
+            }
             let Some(entry) = self.entries.get_mut(number) else {
                 let (what, expected) = ("slot", "one that is there");
                 return Err(ImageError::Number { what, number: number as u64, expected });
@@ -138,6 +155,8 @@ impl Slots {
             *entry = Entry {
                 link,
                 runner,
+                histories,
+                how_ended: HowEnded::default(),
                 user: slot.user,
                 sessions: slot.sessions,
                 idle_since: time(slot.idle_since),

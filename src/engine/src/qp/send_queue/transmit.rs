@@ -2,6 +2,7 @@
 
 use super::SendQueue;
 use crate::cause::Cause;
+use crate::counters::Counter;
 use crate::host::{Host, Taken};
 use crate::limits::{MAX_MESSAGE, MAX_TAKEN_SENDS};
 use crate::qp::common::{Cx, Error, Failure};
@@ -111,7 +112,12 @@ impl SendQueue {
             return Err(Blocked::Wait);
         }
         let mut pending = cx.spare_sends.take();
-        match cx.host.next_send(cx.qp.init.send_queue, &mut pending.wqe) {
+        let taken = cx.host.next_send(cx.qp.init.send_queue, &mut pending.wqe);
+        if taken == Taken::Ready {
+            // HISTORY-008
+            cx.count(Counter::of_posted(pending.wqe.wr.op), 1);
+        }
+        match taken {
             Taken::Ready => match validate(cx, &pending.wqe, limits) {
                 Ok(length) => {
                     pending.length = length;
