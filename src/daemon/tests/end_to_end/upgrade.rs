@@ -265,7 +265,7 @@ fn programs_of_other_users_and_their_workers_notice_nothing_of_upgrades() {
     });
     assert_ne!(worker_of(users[2]), third);
     drop(next);
-    // HISTORY-015: what happened to its QPs before is known, and still is to the process after that.
+    // HISTORY-015: what happened to its QPs is known, and still is to the process after that.
     let mut observer = hosting(&daemon.socket);
     let mut last = || {
         let told = histories(&mut observer, HistorySubject::Qp(c.qp.created.qpn.get())).pop()?;
