@@ -231,6 +231,7 @@ impl Nic {
     fn handle_tapped(&mut self, now: Instant) {
         let Nic { device, host, rx, taps, .. } = self;
         let came = Instant::now();
+        taps.begin_batch();
         while let Some((outer, datagram)) = rx.next_datagram() {
             // What no tap takes costs no more than to find that out.
             let is_wanted = taps.before_handling(device, &host.objects, outer, datagram);

@@ -66,6 +66,26 @@ pub(crate) struct Taps {
     /// What was counted before the packet that is being handled.
     before: Counters,
     checker: Option<Checker>,
+    /// What the last packet of this batch that no tap takes is known by. Others like it are not
+    /// looked at: between two batches, QPs may come and go.
+    untaken: Option<Glance>,
+}
+
+/// What is seen of a packet without a look at its headers: [`Tap::may_take`] knows no more.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Glance {
+    dest: Option<Qpn>,
+    /// The QP on this side that sends it.
+    sender: Option<Qpn>,
+    opcode: Option<u8>,
+    flow: Flow,
+}
+
+impl Glance {
+    fn of(flow: &Flow, sender: Option<Qpn>, bytes: &[u8]) -> Glance {
+        let (dest, opcode) = (Bth::dest_qp_in(bytes), bytes.first().copied());
+        Glance { dest, sender, opcode, flow: *flow }
+    }
 }
 
 /// What is told of a packet.
@@ -119,6 +139,11 @@ impl Taps {
         }
     }
 
+    /// A batch of datagrams is going to be handled.
+    pub(crate) fn begin_batch(&mut self) {
+        self.untaken = None;
+    }
+
     /// A datagram is going to be handled. Returns whether a tap is to see it, so that
     /// [`handled`](Self::handled) is to be called.
     pub(crate) fn before_handling(
@@ -128,11 +153,20 @@ impl Taps {
         outer: &Outer,
         bytes: &[u8],
     ) -> bool {
+        let glance = Glance::of(&outer.flow, None, bytes);
+        if self.untaken == Some(glance) {
+            return false;
+        }
         let (qpn, group) = target(outer, bytes);
-        let is_wanted = self.taps.iter().any(|tap| {
-            tap.wants(PacketDirection::Inbound, &outer.flow, qpn, bytes)
-                && tap.sees(device, objects, qpn, group)
+        let mut may_see = self.taps.iter().filter(|tap| {
+            tap.may_take(&outer.flow, None, bytes) && tap.sees(device, objects, qpn, group)
         });
+        let Some(first) = may_see.next() else {
+            self.untaken = Some(glance);
+            return false;
+        };
+        let is_wanted = first.wants(&outer.flow, None, bytes)
+            || may_see.any(|tap| tap.wants(&outer.flow, None, bytes));
         if is_wanted {
             self.before.clone_from(device.counters());
         }
@@ -176,11 +210,16 @@ impl Taps {
         let now = Instant::now();
         let mut senders = device.senders().iter().peekable();
         let mut repeats = device.repeats().iter().peekable();
+        self.begin_batch();
         for (index, datagram) in tx.datagrams().enumerate() {
             while senders.next_if(|sender| sender.datagrams.end <= index).is_some() {}
             let sender = senders.peek().filter(|sender| sender.datagrams.contains(&index));
             let qpn = sender.map(|sender| sender.qpn);
             let repeat = repeats.next_if(|repeat| repeat.datagram == index);
+            let glance = Glance::of(datagram.flow, qpn, datagram.bytes);
+            if self.untaken == Some(glance) {
+                continue;
+            }
             // TAP-007
             let counted = repeat.map(|repeat| [Counter::RetransmittedPackets, repeat.after]);
             let counted = counted.map(|counted| counted.map(place));
@@ -194,10 +233,17 @@ impl Taps {
                 counted: counted.as_ref().map_or(&[], |counted| counted),
                 bytes: datagram.bytes,
             };
+            let mut may_take = false;
             for tap in &mut self.taps {
-                if tap.sees(device, objects, qpn, None) {
+                if tap.may_take(datagram.flow, qpn, datagram.bytes)
+                    && tap.sees(device, objects, qpn, None)
+                {
+                    may_take = true;
                     tap.record(&seen);
                 }
+            }
+            if !may_take {
+                self.untaken = Some(glance);
             }
         }
     }
@@ -246,32 +292,28 @@ impl Tap {
         }
     }
 
-    /// Whether it is one that was asked for.
-    fn wants(
-        &self,
-        direction: PacketDirection,
-        flow: &Flow,
-        qpn: Option<Qpn>,
-        bytes: &[u8],
-    ) -> bool {
+    /// Whether a packet with these first bytes may be one that was asked for; with the QP on this
+    /// side that sends it.
+    fn may_take(&self, flow: &Flow, sender: Option<Qpn>, bytes: &[u8]) -> bool {
         let filter = &self.spec.filter;
-        if !filter.has_addresses(flow) {
+        filter.has_addresses(flow)
+            && (filter.asks_for_no_header() || filter.may_take(bytes, sender))
+    }
+
+    /// Whether it is one that was asked for.
+    fn wants(&self, flow: &Flow, sender: Option<Qpn>, bytes: &[u8]) -> bool {
+        if !self.may_take(flow, sender, bytes) {
             return false;
         }
-        if filter.asks_for_no_header() {
-            return true;
-        }
-        let sender = qpn.filter(|_| direction == PacketDirection::Outbound);
-        if !filter.may_take(bytes, sender) {
-            return false;
-        }
-        let packet = Packet::parse(bytes);
-        packet.is_ok_and(|packet| filter.takes(flow, &packet.headers, sender))
+        let filter = &self.spec.filter;
+        filter.asks_for_no_header()
+            || Packet::parse(bytes).is_ok_and(|packet| filter.takes(flow, &packet.headers, sender))
     }
 
     /// Puts a packet behind the others, if there is room.
     fn record(&mut self, seen: &Seen<'_>) {
-        if !self.wants(seen.direction, seen.flow, seen.qpn, seen.bytes) {
+        let sender = seen.qpn.filter(|_| seen.direction == PacketDirection::Outbound);
+        if !self.wants(seen.flow, sender, seen.bytes) {
             return;
         }
         let bytes = &seen.bytes[..seen.bytes.len().min(self.spec.snaplen)];
