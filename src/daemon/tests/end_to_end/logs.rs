@@ -140,7 +140,9 @@ fn each_line_for_collectors_is_an_object() {
     drop(end);
     // Broker and slot each write their own.
     let targets = ["daemon", "session", "request", "qp", "slot", "device"];
-    targets.map(|target| daemon.says(&format!("\"target\":\"{target}\"")));
+    for target in targets {
+        daemon.says(&format!("\"target\":\"{target}\""));
+    }
     let lines = daemon.said();
     let lines: Vec<Value> =
         lines.iter().map(|line| serde_json::from_str(line).expect(line)).collect();
