@@ -158,15 +158,16 @@ impl Taps {
             return false;
         }
         let (qpn, group) = target(outer, bytes);
-        let mut may_see = self.taps.iter().filter(|tap| {
-            tap.may_take(&outer.flow, None, bytes) && tap.sees(device, objects, qpn, group)
+        let mut may_take = false;
+        let is_wanted = self.taps.iter().any(|tap| {
+            let may =
+                tap.may_take(&outer.flow, None, bytes) && tap.sees(device, objects, qpn, group);
+            may_take |= may;
+            may && tap.takes(&outer.flow, None, bytes)
         });
-        let Some(first) = may_see.next() else {
+        if !may_take {
             self.untaken = Some(glance);
-            return false;
-        };
-        let is_wanted = first.wants(&outer.flow, None, bytes)
-            || may_see.any(|tap| tap.wants(&outer.flow, None, bytes));
+        }
         if is_wanted {
             self.before.clone_from(device.counters());
         }
@@ -198,7 +199,7 @@ impl Taps {
         let flow = &outer.flow;
         let seen = Seen { now, direction, flow, ident, fragment, qpn, counted, bytes };
         for tap in &mut self.taps {
-            if tap.sees(device, objects, qpn, group) {
+            if tap.may_take(flow, None, bytes) && tap.sees(device, objects, qpn, group) {
                 tap.record(&seen);
             }
         }
@@ -300,20 +301,18 @@ impl Tap {
             && (filter.asks_for_no_header() || filter.may_take(bytes, sender))
     }
 
-    /// Whether it is one that was asked for.
-    fn wants(&self, flow: &Flow, sender: Option<Qpn>, bytes: &[u8]) -> bool {
-        if !self.may_take(flow, sender, bytes) {
-            return false;
-        }
+    /// Whether one that [may be](Self::may_take) is one that was asked for.
+    fn takes(&self, flow: &Flow, sender: Option<Qpn>, bytes: &[u8]) -> bool {
         let filter = &self.spec.filter;
         filter.asks_for_no_header()
             || Packet::parse(bytes).is_ok_and(|packet| filter.takes(flow, &packet.headers, sender))
     }
 
-    /// Puts a packet behind the others, if there is room.
+    /// Puts a packet that it [may take](Self::may_take) behind the others, if it does and there is
+    /// room.
     fn record(&mut self, seen: &Seen<'_>) {
         let sender = seen.qpn.filter(|_| seen.direction == PacketDirection::Outbound);
-        if !self.wants(seen.flow, sender, seen.bytes) {
+        if !self.takes(seen.flow, sender, seen.bytes) {
             return;
         }
         let bytes = &seen.bytes[..seen.bytes.len().min(self.spec.snaplen)];
