@@ -79,7 +79,7 @@ pub use memory::{AllocMwError, DeregMrError, MrKeys, MrSpec, MwBinding, MwInfo, 
 pub use path::{CutCause, Held, LaneInfo, PathInfo, RoundTripInfo};
 pub use qp::{
     Attribute, FailedRequest, Happening, History, HistoryEntry, MAX_HISTORY_ENTRIES, ModifyQpError,
-    Posted, Traffic,
+    traffic,
 };
 pub use tuning::{
     CongestionControl, CongestionParameters, EarlyLimits, Ecn, RateParameters, Tuning, WireForm,

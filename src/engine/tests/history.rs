@@ -4,8 +4,8 @@ mod script;
 
 use script::*;
 use std::time::Duration;
-use urxe_engine::{Cause, Counter, Happening, Posted};
-use urxe_types::{Extra, QpAttr, QpState, Rkey, SendOp, WcOpcode, WcStatus};
+use urxe_engine::{Cause, Counter, Happening};
+use urxe_types::{Extra, Posted, QpAttr, QpState, Rkey, SendOp, WcOpcode, WcStatus};
 use urxe_wire::NakCode;
 
 const SEND: SendOp = SendOp::Send(Extra::None);

@@ -4,10 +4,10 @@ use crate::resources::failure;
 use crate::session::Program;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
-use urxe_engine::{Happening, History, HistoryEntry, Posted, QpInfo, Traffic};
+use urxe_engine::{Happening, History, HistoryEntry, QpInfo, traffic};
 use urxe_nic::{Nic, OwnerId, QpStatus};
 use urxe_shm::control::{self, QpHistory};
-use urxe_types::Qpn;
+use urxe_types::{Qpn, Traffic};
 
 /// How many are kept of those that ended after they had failed.
 const MOST_FAILED: usize = 64;
@@ -45,7 +45,7 @@ impl KnownQp {
         // HISTORY-012
         let failure = history.failure();
         let reason = failure.and_then(|(_, cause)| failure::reason(nic, qpn, cause as u32));
-        let traffic = Traffic::counted(counters);
+        let traffic = traffic(|counter| counters.get(counter));
         let counters = counters.iter().filter(|&(_, value, _)| value > 0);
         let counters = counters.map(|(name, value, _)| (name, value)).collect();
         let program = programs.get(&owner)?.clone();
@@ -73,8 +73,8 @@ impl KnownQp {
     }
 
     /// What it has counted of ordinary traffic.
-    pub(crate) fn traffic(&self) -> control::Traffic {
-        shown_traffic(self.traffic)
+    pub(crate) fn traffic(&self) -> Traffic {
+        self.traffic
     }
 
     /// The same for a program that asks.
@@ -92,7 +92,7 @@ impl KnownQp {
             at: ago(entry.at),
             span: entry.span(),
             times: entry.times,
-            traffic: shown_traffic(entry.traffic),
+            traffic: entry.traffic,
             what: match entry.what {
                 Happening::Modified(state) => control::Happening::Modified(state),
                 Happening::Failed(state, cause) => {
@@ -118,17 +118,6 @@ impl KnownQp {
             reason: self.reason.clone(),
             counters: counters.map(|&(name, value)| (name.to_owned(), value)).collect(),
         }
-    }
-}
-
-fn shown_traffic(traffic: Traffic) -> control::Traffic {
-    let Posted { sends, writes, reads, atomics, flushes, local } = traffic.posted;
-    control::Traffic {
-        sent_packets: traffic.sent_packets,
-        received_packets: traffic.received_packets,
-        sent_messages: traffic.sent_messages,
-        received_messages: traffic.received_messages,
-        posted: control::Posted { sends, writes, reads, atomics, flushes, local },
     }
 }
 

@@ -26,6 +26,7 @@ mod slab;
 mod slot;
 mod time;
 mod time_offset;
+mod traffic;
 mod wc;
 mod wr;
 
@@ -43,6 +44,7 @@ pub use slab::{SLAB_CAPACITY, Slab, index_of};
 pub use slot::{NoSlotCount, NoSuchSlot, SLOT_BITS, Slot, SlotCount, SlotId};
 pub use time::{RnrTimer, TimeCode};
 pub use time_offset::TimeOffset;
+pub use traffic::{Posted, Traffic};
 pub use wc::{Completion, GrhKind, WcOpcode, WcStatus};
 pub use wr::{
     DatagramPath, Destination, EntryError, Extra, RecvWqe, SendData, SendOp, SendWqe, SendWr, Sge,

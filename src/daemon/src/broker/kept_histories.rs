@@ -15,13 +15,12 @@ use std::fs::File;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use urxe_shm::control::{
-    Cursor, Happening, HistoryEntry, HistoryPage, HistorySubject, QpHistory, Traffic, decode,
-    encode,
+    Cursor, Happening, HistoryEntry, HistoryPage, HistorySubject, QpHistory, decode, encode,
 };
 use urxe_slot::history_file::{self, HistoriesRead, WrittenHistory};
 use urxe_slot::link::Viewer;
 use urxe_slot::pages::{HISTORIES_PER_PAGE, HISTORY_LEN, behind};
-use urxe_types::{Qpn, SlotId};
+use urxe_types::{Qpn, SlotId, Traffic};
 
 /// How a slot has ended, as a sentence without its end, once that is known.
 pub(super) type HowEnded = Arc<OnceLock<String>>;

@@ -113,8 +113,8 @@ fn counted() -> Vec<String> {
 
 /// The time of the clock that [`Instant`] shows, too.
 fn clock() -> Duration {
-    let now = clock_gettime(ClockId::Monotonic);
-    Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs() as u32)
+    // The clock begins with the machine, and has no time before that.
+    Duration::try_from(clock_gettime(ClockId::Monotonic)).unwrap_or_default()
 }
 
 impl State {

@@ -7,10 +7,10 @@
 //! counters say as they stood at each.
 
 use crate::cause::Cause;
-use crate::counters::{Counter, Counters, LazyCounters};
+use crate::counters::{Counter, LazyCounters};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
-use urxe_types::{Completion, QpState, WcOpcode, WcStatus};
+use urxe_types::{Completion, Posted, QpState, Traffic, WcOpcode, WcStatus};
 
 /// Entries that one history has at most.
 pub const MAX_HISTORY_ENTRIES: usize = MAX_KEPT + 3;
@@ -49,55 +49,21 @@ pub struct HistoryEntry {
     pub traffic: Traffic,
 }
 
-/// The ordinary traffic of a QP up to some time.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Traffic {
-    /// Packets that it sent.
-    pub sent_packets: u64,
-    /// Packets that came for it.
-    pub received_packets: u64,
-    /// Work requests of its send queue that ended well.
-    pub sent_messages: u64,
-    /// Messages that came whole.
-    pub received_messages: u64,
-    /// Work requests that were taken from its send queue.
-    pub posted: Posted,
-}
-
-/// Work requests of a send queue by kind.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Posted {
-    /// SENDs of every kind.
-    pub sends: u64,
-    /// RDMA WRITEs, with immediate data or without.
-    pub writes: u64,
-    /// RDMA READs.
-    pub reads: u64,
-    /// Compare-and-swaps, fetch-and-adds and ATOMIC WRITEs.
-    pub atomics: u64,
-    /// FLUSHes.
-    pub flushes: u64,
-    /// Binds of memory windows and local invalidations.
-    pub local: u64,
-}
-
-impl Traffic {
-    /// What these counters have of it.
-    pub fn counted(counters: &Counters) -> Traffic {
-        Traffic {
-            sent_packets: counters.get(Counter::SentPackets),
-            received_packets: counters.get(Counter::ReceivedPackets),
-            sent_messages: counters.get(Counter::SentMessages),
-            received_messages: counters.get(Counter::ReceivedMessages),
-            posted: Posted {
-                sends: counters.get(Counter::PostedSends),
-                writes: counters.get(Counter::PostedWrites),
-                reads: counters.get(Counter::PostedReads),
-                atomics: counters.get(Counter::PostedAtomics),
-                flushes: counters.get(Counter::PostedFlushes),
-                local: counters.get(Counter::PostedLocal),
-            },
-        }
+/// The ordinary traffic of a QP, by what was counted of it.
+pub fn traffic(counted: impl Fn(Counter) -> u64) -> Traffic {
+    Traffic {
+        sent_packets: counted(Counter::SentPackets),
+        received_packets: counted(Counter::ReceivedPackets),
+        sent_messages: counted(Counter::SentMessages),
+        received_messages: counted(Counter::ReceivedMessages),
+        posted: Posted {
+            sends: counted(Counter::PostedSends),
+            writes: counted(Counter::PostedWrites),
+            reads: counted(Counter::PostedReads),
+            atomics: counted(Counter::PostedAtomics),
+            flushes: counted(Counter::PostedFlushes),
+            local: counted(Counter::PostedLocal),
+        },
     }
 }
 
@@ -269,7 +235,8 @@ impl History {
             // SHARE-010: most QPs never have another than that they were heard of.
             entries.reserve_exact(1);
         }
-        let (times, traffic) = (saturated(times), Traffic::counted(counters.get()));
+        let counters = counters.get();
+        let (times, traffic) = (saturated(times), traffic(|counter| counters.get(counter)));
         // HISTORY-007
         entries.push_back(HistoryEntry { at: now, span_us: 0, times, what, traffic });
     }

@@ -20,9 +20,7 @@ mod transport;
 mod uc;
 mod ud;
 
-pub use history::{
-    FailedRequest, Happening, History, HistoryEntry, MAX_HISTORY_ENTRIES, Posted, Traffic,
-};
+pub use history::{FailedRequest, Happening, History, HistoryEntry, MAX_HISTORY_ENTRIES, traffic};
 pub(crate) use modify::Change;
 pub use modify::ModifyQpError;
 pub(crate) use send_queue::SpareSends;

@@ -5,7 +5,7 @@
 use super::Cursor;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
-use urxe_types::{QpAttr, QpState, QpType};
+use urxe_types::{QpAttr, QpState, QpType, Traffic};
 
 /// Whose histories are asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -70,38 +70,6 @@ pub struct HistoryEntry {
     pub what: Happening,
     /// What had been counted of the QP when it happened first.
     pub traffic: Traffic,
-}
-
-/// The ordinary traffic of a QP up to some time.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Traffic {
-    /// Packets that it sent.
-    pub sent_packets: u64,
-    /// Packets that came for it.
-    pub received_packets: u64,
-    /// Work requests of its send queue that ended well.
-    pub sent_messages: u64,
-    /// Messages that came whole.
-    pub received_messages: u64,
-    /// Work requests of its send queue that the device took.
-    pub posted: Posted,
-}
-
-/// Work requests of a send queue by kind.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Posted {
-    /// SENDs of every kind.
-    pub sends: u64,
-    /// RDMA WRITEs, with immediate data or without.
-    pub writes: u64,
-    /// RDMA READs.
-    pub reads: u64,
-    /// Compare-and-swaps, fetch-and-adds and ATOMIC WRITEs.
-    pub atomics: u64,
-    /// FLUSHes.
-    pub flushes: u64,
-    /// Binds of memory windows and local invalidations, which no peer sees.
-    pub local: u64,
 }
 
 /// What happened to a QP.

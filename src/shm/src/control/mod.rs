@@ -53,9 +53,7 @@ pub use handle::{
     AhHandle, CmChannelHandle, CmIdHandle, CmMulticastHandle, CompChannelHandle, ContextHandle,
     CqHandle, MrHandle, MwHandle, PdHandle, QpHandle, SrqHandle,
 };
-pub use history::{
-    FailedRequest, Happening, HistoryEntry, HistoryPage, HistorySubject, Posted, QpHistory, Traffic,
-};
+pub use history::{FailedRequest, Happening, HistoryEntry, HistoryPage, HistorySubject, QpHistory};
 pub use on_exec::close_on_exec;
 pub use path::{LaneState, PathCut, PathHold, PathPage, PathState, RoundTripState};
 pub use rate::LinkRate;

@@ -7,7 +7,8 @@ use serde::Serialize;
 use std::net::IpAddr;
 use std::time::Duration;
 use urxe_types::{
-    Access, AddressVector, AhId, Gid, Lkey, MwType, PathMtu, Psn, Qkey, QpAttr, QpType, Qpn, Rkey,
+    Access, AddressVector, AhId, Gid, Lkey, MwType, PathMtu, Posted, Psn, Qkey, QpAttr, QpType,
+    Qpn, Rkey, Traffic,
 };
 
 fn text() -> impl Strategy<Value = String> {
@@ -334,11 +335,10 @@ fn history() -> impl Strategy<Value = QpHistory> {
         text().prop_map(Happening::Counted),
         text().prop_map(Happening::SlotEnded),
     ];
-    let posted = any::<[u64; 6]>().prop_map(|[sends, writes, reads, atomics, flushes, local]| {
-        Posted { sends, writes, reads, atomics, flushes, local }
-    });
-    let traffic = (any::<[u64; 4]>(), posted).prop_map(|(traffic, posted)| {
+    let traffic = any::<([u64; 4], [u64; 6])>().prop_map(|(traffic, posted)| {
         let [sent_packets, received_packets, sent_messages, received_messages] = traffic;
+        let [sends, writes, reads, atomics, flushes, local] = posted;
+        let posted = Posted { sends, writes, reads, atomics, flushes, local };
         Traffic { sent_packets, received_packets, sent_messages, received_messages, posted }
     });
     let entry = (any::<([Duration; 2], u32)>(), what, traffic).prop_map(

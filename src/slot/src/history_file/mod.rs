@@ -23,6 +23,7 @@ pub(crate) use writer::{HistoryWriter, finish, turn};
 
 use crate::pages::HISTORY_LEN;
 use record::HEADER_LEN;
+use rustix::time::{ClockId, clock_gettime};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -60,9 +61,9 @@ struct Clock {
 
 impl Clock {
     fn new(now: Instant) -> Clock {
-        let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-        let seconds = Duration::from_secs(time.tv_sec.unsigned_abs());
-        Clock { at: now, since_boot: seconds + Duration::from_nanos(time.tv_nsec.unsigned_abs()) }
+        // That clock begins with the machine, and has no time before.
+        let since_boot = Duration::try_from(clock_gettime(ClockId::Monotonic));
+        Clock { at: now, since_boot: since_boot.unwrap_or_default() }
     }
 
     /// A time of ours, not before this clock was read.

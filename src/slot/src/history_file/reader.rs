@@ -5,7 +5,8 @@ use super::{Clock, PLACE_LEN, PLACES, offset};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
-use urxe_shm::control::{QpHistory, Traffic};
+use urxe_shm::control::QpHistory;
+use urxe_types::Traffic;
 
 /// Bytes that are read of each place, and of most are enough.
 const SHORT_LEN: usize = 4096;

@@ -9,7 +9,8 @@ use crate::pages::{HISTORY_LEN, MAX_SHOWN_NAME};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use urxe_engine::{Cause, Counter, MAX_HISTORY_ENTRIES};
-use urxe_shm::control::{Happening, QpHistory, Traffic, decode, encode};
+use urxe_shm::control::{Happening, QpHistory, decode, encode};
+use urxe_types::Traffic;
 
 /// Bytes before the history.
 pub(super) const HEADER_LEN: usize = 20;

@@ -50,10 +50,11 @@ mod tests {
     use std::time::Duration;
     use urxe_engine::{Cause, Counter, MAX_HISTORY_ENTRIES};
     use urxe_shm::control::{
-        Cursor, FailedRequest, Happening, HistoryEntry, MAX_MESSAGE, Posted, QpHistory, Reply,
-        Traffic, encode,
+        Cursor, FailedRequest, Happening, HistoryEntry, MAX_MESSAGE, QpHistory, Reply, encode,
     };
-    use urxe_types::{Access, AddressVector, PathMtu, Psn, Qkey, QpAttr, QpState, QpType};
+    use urxe_types::{
+        Access, AddressVector, PathMtu, Posted, Psn, Qkey, QpAttr, QpState, QpType, Traffic,
+    };
 
     #[test]
     fn a_page_filled_to_the_brim_fits_into_a_message() {

@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 use std::time::Duration;
-use urxe_engine::{Cause, Counter};
-use urxe_shm::control::{FailedRequest, Happening, HistoryEntry, Posted, QpHistory, Traffic};
-use urxe_types::{WcOpcode, WcStatus};
+use urxe_engine::{Cause, Counter, traffic};
+use urxe_shm::control::{FailedRequest, Happening, HistoryEntry, QpHistory};
+use urxe_types::{Posted, Traffic, WcOpcode, WcStatus};
 
 /// Everything that happened to some QPs.
 #[derive(Serialize)]
@@ -82,51 +82,13 @@ struct EventView {
 }
 
 /// The traffic of some time.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Serialize)]
-struct TrafficView {
-    sent_packets: u64,
-    received_packets: u64,
-    /// Work requests of the send queue that ended well.
-    sent_messages: u64,
-    received_messages: u64,
-    /// Work requests that were taken from its send queue.
-    posted: PostedView,
-}
-
-/// Work requests by kind.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Serialize)]
-struct PostedView {
-    sends: u64,
-    writes: u64,
-    reads: u64,
-    atomics: u64,
-    flushes: u64,
-    /// Binds of memory windows and local invalidations.
-    local: u64,
-}
+#[derive(Serialize)]
+#[serde(transparent)]
+struct TrafficView(Traffic);
 
 impl TrafficView {
-    /// From one time to a later one.
-    fn between(before: &Traffic, after: &Traffic) -> TrafficView {
-        let counted = |value: fn(&Traffic) -> u64| value(after).saturating_sub(value(before));
-        TrafficView {
-            sent_packets: counted(|traffic| traffic.sent_packets),
-            received_packets: counted(|traffic| traffic.received_packets),
-            sent_messages: counted(|traffic| traffic.sent_messages),
-            received_messages: counted(|traffic| traffic.received_messages),
-            posted: PostedView {
-                sends: counted(|traffic| traffic.posted.sends),
-                writes: counted(|traffic| traffic.posted.writes),
-                reads: counted(|traffic| traffic.posted.reads),
-                atomics: counted(|traffic| traffic.posted.atomics),
-                flushes: counted(|traffic| traffic.posted.flushes),
-                local: counted(|traffic| traffic.posted.local),
-            },
-        }
-    }
-
     fn is_none(&self) -> bool {
-        *self == TrafficView::default()
+        self.0 == Traffic::default()
     }
 }
 
@@ -136,20 +98,7 @@ fn total(history: &QpHistory) -> Traffic {
         let found = history.counters.iter().find(|(name, _)| name == counter.name());
         found.map_or(0, |&(_, value)| value)
     };
-    Traffic {
-        sent_packets: counted(Counter::SentPackets),
-        received_packets: counted(Counter::ReceivedPackets),
-        sent_messages: counted(Counter::SentMessages),
-        received_messages: counted(Counter::ReceivedMessages),
-        posted: Posted {
-            sends: counted(Counter::PostedSends),
-            writes: counted(Counter::PostedWrites),
-            reads: counted(Counter::PostedReads),
-            atomics: counted(Counter::PostedAtomics),
-            flushes: counted(Counter::PostedFlushes),
-            local: counted(Counter::PostedLocal),
-        },
-    }
+    traffic(counted)
 }
 
 /// A work request that failed.
@@ -198,7 +147,7 @@ impl HistoryView {
             heard_s_ago: history.heard.map(seconds),
             began_s_ago: seconds(began),
             events: events.map(|(entry, before)| EventView::new(began, entry, before)).collect(),
-            traffic_since: TrafficView::between(&last, &total(history)),
+            traffic_since: TrafficView(total(history).since(&last)),
             left_out: history.left_out,
             failed: history.failed.as_ref().map(FailedView::new),
             failed_s_ago: failed.map(|entry| seconds(entry.at)),
@@ -244,7 +193,7 @@ impl EventView {
             event: event.to_owned(),
             state,
             meaning,
-            traffic: TrafficView::between(before, &entry.traffic),
+            traffic: TrafficView(entry.traffic.since(before)),
         }
     }
 }
@@ -355,7 +304,7 @@ const INDENT: &str = "              ";
 
 impl fmt::Display for TrafficView {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let PostedView { sends, writes, reads, atomics, flushes, local } = self.posted;
+        let Posted { sends, writes, reads, atomics, flushes, local } = self.0.posted;
         let posted = [
             (sends, "SEND", "SENDs"),
             (writes, "WRITE", "WRITEs"),
@@ -369,10 +318,10 @@ impl fmt::Display for TrafficView {
             last.push_str(" posted");
         }
         let traffic = [
-            (self.sent_messages, "work request done", "work requests done"),
-            (self.received_messages, "message received", "messages received"),
-            (self.sent_packets, "packet sent", "packets sent"),
-            (self.received_packets, "packet received", "packets received"),
+            (self.0.sent_messages, "work request done", "work requests done"),
+            (self.0.received_messages, "message received", "messages received"),
+            (self.0.sent_packets, "packet sent", "packets sent"),
+            (self.0.received_packets, "packet received", "packets received"),
         ];
         told.extend(traffic.into_iter().filter_map(counted));
         write!(f, "({})", told.join(", "))
