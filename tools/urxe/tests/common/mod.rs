@@ -117,13 +117,14 @@ pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// A directory that goes with the test.
+/// A directory that goes with the test. Its path is not the beginning of another's, so that it is
+/// enough to look for it in the command line of a process.
 pub(crate) struct Directory(PathBuf);
 
 impl Directory {
     pub(crate) fn new() -> Directory {
         let path =
-            std::env::temp_dir().join(format!("urxe-test-{}-{}", std::process::id(), number()));
+            std::env::temp_dir().join(format!("urxe-test-{}-{}.d", std::process::id(), number()));
         std::fs::create_dir(&path).unwrap();
         Directory(path)
     }
