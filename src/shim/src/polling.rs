@@ -295,9 +295,10 @@ impl Polling {
         false
     }
 
-    fn with_backoff(&self, act: impl FnOnce(&mut PollBackoff)) {
+    fn with_backoff<R>(&self, act: impl FnOnce(&mut PollBackoff) -> R) -> R {
         let mut backoff = self.backoff.get();
-        act(&mut backoff);
+        let result = act(&mut backoff);
         self.backoff.set(backoff);
+        result
     }
 }

@@ -10,11 +10,13 @@
 //! time, and then sleeps; at once if others do not give the processor back ([`YieldPolicy`]).
 //! Before it sleeps, it tells the sessions through their doorbell pages; a program that rings from
 //! then on also writes to the session's eventfd. A session that has not rung for a while is told so
-//! even before, and then costs nothing until it rings ([`Awake`]).
+//! even before, and then costs nothing until it rings ([`Awake`]). And they are told whether the
+//! loop is kept from the processor ([`Crowding`]), so that their threads do not poll in vain.
 
 use crate::alarm::Alarm;
 use crate::awake::Awake;
 use crate::counters::DaemonCounters;
+use crate::crowding::Crowding;
 use crate::device::{SlotDevice, post};
 use crate::history_file::{self, HistoryWriter};
 use crate::limits::{
@@ -114,6 +116,7 @@ pub(crate) struct EventLoop {
     keys: BTreeMap<u64, u32>,
     /// Sessions whose programs are gone, and whose objects are not all freed.
     dead: Vec<Session>,
+    crowding: Crowding,
     ctx: SlotCtx,
 }
 
@@ -136,6 +139,7 @@ impl EventLoop {
             awake: Awake::default(),
             keys: BTreeMap::new(),
             dead: Vec::new(),
+            crowding: Crowding::new(now),
             ctx: SlotCtx {
                 allotment,
                 devices,
@@ -179,7 +183,7 @@ impl EventLoop {
     pub(crate) fn run(&mut self) -> Result<(), SlotError> {
         let mut last_work = Instant::now();
         let mut now = last_work;
-        let (mut yield_policy, mut yielded) = (YieldPolicy::new(), false);
+        let (mut yield_policy, mut yielded, mut worked) = (YieldPolicy::new(), false, false);
         loop {
             // Where others do not yield, to keep looking keeps the processor from those whose work
             // we wait for.
@@ -196,10 +200,17 @@ impl EventLoop {
             }
             let before = std::mem::replace(&mut now, Instant::now());
             self.ctx.now = now;
+            let turn = now.duration_since(before);
             if std::mem::take(&mut yielded) {
-                yield_policy.on_yield(now, now.duration_since(before));
+                yield_policy.on_yield(now, turn);
             }
-            let mut worked = false;
+            if std::mem::take(&mut worked) && spinning {
+                self.crowding.on_work(turn);
+            }
+            if self.crowding.look(now) {
+                let crowded = self.crowding.is_crowded();
+                self.sessions.iter().for_each(|(_, session)| session.set_crowded(crowded));
+            }
             for token in std::mem::take(&mut self.ready) {
                 let served = match self.serve(now, token) {
                     Err(SlotError::Link(LinkError::Closed)) => return Ok(()),
@@ -476,6 +487,7 @@ impl EventLoop {
             let woken = match session.wake_fd().filter(|_| !was_open) {
                 // Every write wakes us once, and need not be read.
                 Some(fd) => {
+                    session.set_crowded(self.crowding.is_crowded());
                     self.awake.wake(now, key, session);
                     register(self.poll.registry(), fd, Token::Ring { key }, Interest::READABLE)
                 }

@@ -19,6 +19,7 @@ mod alarm;
 mod awake;
 mod cm_pipe;
 mod counters;
+mod crowding;
 mod device;
 mod event_loop;
 pub mod history_file;

@@ -479,6 +479,13 @@ impl Session {
     pub(crate) fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
         self.shared.as_ref().map(|shared| shared.wake.as_fd())
     }
+
+    /// Tells the program's threads that poll whether the data path is kept from the processor.
+    pub(crate) fn set_crowded(&self, crowded: bool) {
+        if let Some(shared) = &self.shared {
+            shared.notifier.set_crowded(crowded);
+        }
+    }
 }
 
 impl Rest for Session {

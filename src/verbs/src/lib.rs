@@ -173,7 +173,7 @@
 //!
 //! # Waiting
 //!
-//! A program in a hurry calls [`Cq::poll`] in a loop. One that would rather sleep makes the
+//! A program in a hurry calls [`Cq::poll`] in a loop, with a [`PollBackoff`] for when there is nothing. One that would rather sleep makes the
 //! completion queue with a [`CompChannel`] and calls [`Cq::wait`]. One that waits for many things
 //! gives the channel's descriptor to `poll` or `epoll`: [`CompChannel`] tells the order of steps in
 //! which no wake-up is missed. [`Context::async_fd`] and a [`cm::EventChannel`] can wait there too.
@@ -233,6 +233,7 @@ mod inbox;
 mod mr;
 mod mw;
 mod pd;
+mod poll_backoff;
 mod qp;
 mod session;
 mod srq;
@@ -251,6 +252,7 @@ pub use grh::Grh;
 pub use mr::Mr;
 pub use mw::{BindInfo, Mw};
 pub use pd::Pd;
+pub use poll_backoff::PollBackoff;
 pub use qp::{MULTICAST_QPN, Qp};
 pub use srq::Srq;
 pub use urxe_shm::NoDaemon;

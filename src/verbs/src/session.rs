@@ -11,6 +11,7 @@ use urxe_shm::control::channel::Channel;
 use urxe_shm::control::{Reply, Request, RingLocation};
 use urxe_shm::memory::region::Window;
 use urxe_shm::memory::session_memory::WindowError;
+use urxe_shm::ring::completion_notifier::CompletionWaiter;
 #[cfg(feature = "in-process")]
 use urxe_slot::OwnSlot;
 
@@ -85,6 +86,11 @@ impl Session {
     /// Makes the daemon look at a queue pair.
     pub(crate) fn ring(&self, slot: u32) {
         self.connection.ring(slot);
+    }
+
+    /// What tells of completions.
+    pub(crate) fn waiter(&self) -> &CompletionWaiter {
+        self.connection.waiter()
     }
 
     /// The socket that the daemon is reached by.

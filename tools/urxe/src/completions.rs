@@ -4,7 +4,7 @@ use crate::error::Error;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
-use urxe_verbs::{Context, Cq, Wc};
+use urxe_verbs::{Context, Cq, PollBackoff, Wc};
 
 /// How to wait for completions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
@@ -12,7 +12,7 @@ use urxe_verbs::{Context, Cq, Wc};
 pub(crate) enum PollMode {
     /// Poll again at once: the fastest, where each program and each daemon has a core of its own.
     Spin,
-    /// Poll again a few times, then yield the core.
+    /// Poll again a few times, then yield the core; sleep where the data path is kept from one.
     #[default]
     Yield,
     /// Sleep until the completion channel says that there is one.
@@ -30,7 +30,7 @@ const SPINS_PER_LOOK: u32 = 256;
 /// How long one wait sleeps at most, for the same reason.
 const SLEEP_PER_LOOK: Duration = Duration::from_millis(100);
 
-/// What to do between two polls of something that has not happened yet.
+/// What to do between two looks at memory in which something has not happened yet.
 #[derive(Debug)]
 pub(crate) struct Idle {
     mode: PollMode,
@@ -40,11 +40,6 @@ pub(crate) struct Idle {
 impl Idle {
     pub(crate) fn new(mode: PollMode) -> Self {
         Idle { mode, looks: 0 }
-    }
-
-    /// It has happened.
-    pub(crate) fn reset(&mut self) {
-        self.looks = 0;
     }
 
     /// It has not; waits a moment. Returns `true` now and then: time to check other things.
@@ -62,7 +57,8 @@ impl Idle {
 /// A completion queue and the way to wait for it.
 pub(crate) struct Completions {
     cq: Cq,
-    idle: Idle,
+    mode: PollMode,
+    backoff: PollBackoff,
     wcs: Vec<Wc>,
 }
 
@@ -77,7 +73,8 @@ impl Completions {
             PollMode::Spin | PollMode::Yield => None,
         };
         let cq = context.create_cq(depth, channel.as_ref())?;
-        Ok(Completions { cq, idle: Idle::new(mode), wcs: vec![Wc::default(); BATCH] })
+        let (backoff, wcs) = (PollBackoff::new(), vec![Wc::default(); BATCH]);
+        Ok(Completions { cq, mode, backoff, wcs })
     }
 
     /// The completion queue.
@@ -94,17 +91,27 @@ impl Completions {
     /// Waits for completions. There may be none: then it is time to check other things, such as a
     /// clock or the peer, and to wait again.
     pub(crate) fn wait(&mut self) -> Result<&[Wc], Error> {
-        let count = if self.idle.mode == PollMode::Event {
-            self.cq.wait(&mut self.wcs, Some(SLEEP_PER_LOOK))?
-        } else {
-            self.idle.reset();
-            loop {
-                let count = self.cq.poll(&mut self.wcs)?;
-                if count > 0 || self.idle.pause() {
-                    break count;
-                }
-            }
+        let count = match self.mode {
+            PollMode::Event => self.cq.wait(&mut self.wcs, Some(SLEEP_PER_LOOK))?,
+            PollMode::Spin | PollMode::Yield => self.poll_for_a_while()?,
         };
         Ok(&self.wcs[..count])
+    }
+
+    /// Polls until there are completions, or it is time to check other things.
+    fn poll_for_a_while(&mut self) -> Result<usize, Error> {
+        for look in 1..=SPINS_PER_LOOK {
+            let count = self.cq.poll(&mut self.wcs)?;
+            if count > 0 {
+                self.backoff.found();
+                return Ok(count);
+            }
+            if self.mode == PollMode::Spin || look < SPINS {
+                std::hint::spin_loop();
+            } else if self.backoff.pause(&self.cq) {
+                break;
+            }
+        }
+        Ok(0)
     }
 }

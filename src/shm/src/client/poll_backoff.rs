@@ -3,8 +3,9 @@
 //! Polling is the fastest way to wait where each program and each daemon has a processor of its
 //! own. Where they share one, who polls keeps it from the daemon without which there will be
 //! nothing to find. So after a number of polls without a completion the processor is yielded, as
-//! long as others give it back soon ([`YieldPolicy`]); and who has polled in vain for long, where
-//! others want the processor, sleeps until the daemon has published something.
+//! long as others give it back soon ([`YieldPolicy`]). And who has polled in vain for long, where
+//! others want the processor, sleeps until the daemon has published something; at once where the
+//! data path says that it is kept from the processor, on whatever processor that is.
 
 use crate::client::yield_policy::YieldPolicy;
 use crate::ring::completion_notifier::CompletionWaiter;
@@ -56,30 +57,40 @@ impl PollBackoff {
     }
 
     /// Nothing was found since the last call, in any of the queues that the thread polls: lets
-    /// others have the processor. `waiter`, of the session that the queues are of, is asked for
-    /// only by who has waited long.
-    pub fn pause(&mut self, waiter: impl FnOnce() -> Option<CompletionWaiter>) {
+    /// others have the processor. `waiter` is of the session that the queues are of. Returns
+    /// whether the thread has slept.
+    pub fn pause(&mut self, waiter: impl FnOnce() -> Option<CompletionWaiter>) -> bool {
         let before = Instant::now();
         let waited = before.duration_since(*self.waiting.get_or_insert(before));
-        if self.yield_policy.is_due(before) {
-            // What it says is of no use: it cannot fail.
-            sched_yield();
-            let now = Instant::now();
-            let away = now.duration_since(before);
-            self.yield_policy.on_yield(now, away);
-            self.crowded = away > ALONE;
+        let waiter = waiter();
+        // Nothing is yielded then: who yields among threads that are busy may wait for milliseconds
+        // until it is its turn, who sleeps is woken at once.
+        let is_crowded = waiter.as_ref().is_some_and(CompletionWaiter::is_crowded);
+        if !is_crowded {
+            self.give_way(before);
         }
-        if !self.crowded || !self.slow && waited < SLEEP_AFTER {
-            return;
-        }
-        let Some(waiter) = waiter() else { return };
+        let is_long = self.slow || waited >= SLEEP_AFTER;
+        let Some(waiter) = waiter.filter(|_| is_crowded || self.crowded && is_long) else {
+            return false;
+        };
         let count = waiter.count();
         // What was published since we paused last may not have been polled for yet.
-        match self.seen.replace(count) {
-            Some(seen) if seen == count => {
-                waiter.wait(seen, waited.clamp(SLEEP_AFTER, SLEEP_MAX));
-            }
-            _ => (),
+        if self.seen.replace(count) != Some(count) {
+            return false;
+        }
+        waiter.wait(count, waited.clamp(SLEEP_AFTER, SLEEP_MAX));
+        true
+    }
+
+    /// Yields the processor, where that is of use.
+    fn give_way(&mut self, now: Instant) {
+        if self.yield_policy.is_due(now) {
+            // What it says is of no use: it cannot fail.
+            sched_yield();
+            let back = Instant::now();
+            let away = back.duration_since(now);
+            self.yield_policy.on_yield(back, away);
+            self.crowded = away > ALONE;
         }
     }
 }
@@ -90,7 +101,6 @@ mod tests {
     use crate::memory::region::{Mapping, create_memfd};
     use crate::ring::completion_notifier::CompletionNotifier;
     use crate::ring::doorbell::DOORBELL_SIZE;
-    use std::cell::Cell;
     use std::sync::Arc;
 
     fn session() -> (CompletionNotifier, CompletionWaiter) {
@@ -109,23 +119,28 @@ mod tests {
         backoff
     }
 
-    fn asks_for_news(mut backoff: PollBackoff) -> bool {
-        let asked = Cell::new(false);
-        backoff.pause(|| {
-            asked.set(true);
-            None
-        });
-        asked.get()
+    /// Whether it sleeps the second time that it pauses, when nothing was published meanwhile.
+    fn sleeps(mut backoff: PollBackoff, data_path_is_crowded: bool) -> bool {
+        let (notifier, waiter) = session();
+        notifier.set_crowded(data_path_is_crowded);
+        let mut pause = || backoff.pause(|| Some(waiter.clone()));
+        !pause() && pause()
     }
 
     #[test]
     fn only_who_shares_the_processor_and_waits_long_sleeps() {
         let long_ago = Some(Instant::now() - SLEEP_AFTER);
         let since = |waiting, backoff: PollBackoff| PollBackoff { waiting, ..backoff };
-        assert!(asks_for_news(since(long_ago, unanswered(true, false))));
-        assert!(!asks_for_news(since(long_ago, unanswered(false, false))), "alone");
-        assert!(!asks_for_news(since(None, unanswered(true, false))), "just begun");
-        assert!(asks_for_news(since(None, unanswered(true, true))), "the last wait was long");
+        assert!(sleeps(since(long_ago, unanswered(true, false)), false));
+        assert!(!sleeps(since(long_ago, unanswered(false, false)), false), "alone");
+        assert!(!sleeps(unanswered(false, true), false), "alone, and the last wait was long");
+        assert!(!sleeps(unanswered(true, false), false), "just begun");
+        assert!(sleeps(unanswered(true, true), false), "the last wait was long");
+    }
+
+    #[test]
+    fn who_has_a_processor_that_the_data_path_needs_sleeps_at_once() {
+        assert!(sleeps(unanswered(false, false), true));
     }
 
     #[test]
@@ -144,10 +159,7 @@ mod tests {
     fn a_thread_polls_again_before_it_sleeps_after_a_notification() {
         let (notifier, waiter) = session();
         let mut backoff = unanswered(true, true);
-        let mut slept = || {
-            backoff.pause(|| Some(waiter.clone()));
-            waiter.somebody_slept()
-        };
+        let mut slept = || backoff.pause(|| Some(waiter.clone()));
         assert!(!slept(), "what came before the first look may not have been polled for");
         notifier.notify();
         assert!(!slept());

@@ -5,9 +5,14 @@
 //! count to change (`futex`): whatever it waits for changes it. Before, the thread says in
 //! `sleepers` that somebody sleeps, so that the daemon wakes nobody in vain.
 //!
-//! Both words lie in the first of the session's [doorbell](super::doorbell) pages, in cache lines
+//! A third word says whether the data path is kept from the processor by others that want it too:
+//! then who polls in vain had better sleep at once, even if nobody wants the very processor that it
+//! polls on. (A scheduler may well leave that one to the poller, and have two data paths share
+//! another.)
+//!
+//! The words lie in the first of the session's [doorbell](super::doorbell) pages, in cache lines
 //! of their own. A program that scribbles there makes the daemon call the system once for each
-//! batch of its own completions, and nothing else.
+//! batch of its own completions, or its own threads sleep for a while, and nothing else.
 
 use crate::memory::region::{AccessError, Mapping, Window};
 use crate::ring::doorbell::{DOORBELL_OFFSET, DOORBELL_SIZE};
@@ -18,6 +23,7 @@ use std::time::Duration;
 
 const COUNT: usize = 1024;
 const SLEEPERS: usize = 1088;
+const CROWDED: usize = 1152;
 
 /// The daemon's side.
 #[derive(Clone, Debug)]
@@ -39,6 +45,11 @@ impl CompletionNotifier {
             let _ = futex::wake(count, futex::Flags::empty(), i32::MAX as u32);
         }
     }
+
+    /// Says whether the data path is kept from the processor.
+    pub fn set_crowded(&self, crowded: bool) {
+        self.0.atomic_u32(CROWDED).store(crowded.into(), Ordering::Relaxed);
+    }
 }
 
 /// The program's side.
@@ -56,6 +67,11 @@ impl CompletionWaiter {
         self.0.atomic_u32(COUNT).load(Ordering::SeqCst)
     }
 
+    /// Whether the data path is kept from the processor, as far as it has told.
+    pub fn is_crowded(&self) -> bool {
+        self.0.atomic_u32(CROWDED).load(Ordering::Relaxed) != 0
+    }
+
     /// Sleeps until something is published that is not among the first `seen`, the time is over, or
     /// a signal comes. The time bounds also how long a daemon that was killed goes unnoticed.
     pub fn wait(&self, seen: u32, timeout: Duration) {
@@ -67,12 +83,6 @@ impl CompletionWaiter {
         let count = self.0.atomic_u32(COUNT);
         // However it ends, the caller looks for itself.
         let _ = futex::wait(count, futex::Flags::empty(), seen, Some(&timeout));
-    }
-
-    /// Whether a wait has begun since the last announcement.
-    #[cfg(test)]
-    pub(crate) fn somebody_slept(&self) -> bool {
-        self.0.atomic_u32(SLEEPERS).load(Ordering::SeqCst) != 0
     }
 }
 
@@ -124,6 +134,16 @@ mod tests {
         waiter.wait(seen, LONG);
         assert!(before.elapsed() < LONG);
         assert_eq!(waiter.count(), seen + 1);
+    }
+
+    #[test]
+    fn the_program_learns_whether_the_data_path_has_to_wait() {
+        let (notifier, waiter) = session();
+        assert!(!waiter.is_crowded());
+        for crowded in [true, false] {
+            notifier.set_crowded(crowded);
+            assert_eq!(waiter.is_crowded(), crowded);
+        }
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 use urxe_verbs::cm::{ConnParam, Connection, Event, EventChannel};
-use urxe_verbs::{Context, Error as VerbsError, Wc};
+use urxe_verbs::{Context, Error as VerbsError, PollBackoff, Wc};
 
 /// How long a server may take to start: scripts start both ends at about the same time.
 const START: Duration = Duration::from_secs(3);
@@ -97,7 +97,7 @@ impl Client {
 
     /// Sends a message on each, at most `pending` at a time.
     fn use_all(&self, open: &[Connection], pending: usize) -> Result<(), Error> {
-        let mut wcs = [Wc::default(); 64];
+        let (mut wcs, mut backoff) = ([Wc::default(); 64], PollBackoff::new());
         let (mut sent, mut done) = (0, 0);
         while done < open.len() {
             while sent < open.len() && sent - done < pending {
@@ -108,8 +108,9 @@ impl Client {
             for wc in &wcs[..count] {
                 wc.check()?;
             }
-            if count == 0 {
-                std::thread::yield_now();
+            match count {
+                0 => drop(backoff.pause(&self.shared.cq)),
+                _ => backoff.found(),
             }
             done += count;
         }

@@ -1,0 +1,53 @@
+//! How a thread that polls in vain shares the processor.
+
+use crate::Cq;
+use urxe_shm::client::poll_backoff;
+
+/// What a thread that polls in a loop does when it has found nothing: so that it takes no processor
+/// that the data path, or anybody else, needs to give it something.
+///
+/// ```no_run
+/// # fn main() -> Result<(), urxe_verbs::Error> {
+/// # let context = urxe_verbs::OpenOptions::new().open()?;
+/// # let cq = context.create_cq(16, None)?;
+/// use urxe_verbs::{PollBackoff, Wc};
+///
+/// let (mut backoff, mut wcs) = (PollBackoff::new(), [Wc::default(); 16]);
+/// let count = loop {
+///     match cq.poll(&mut wcs)? {
+///         0 => backoff.pause(&cq),
+///         count => break count,
+///     };
+/// };
+/// backoff.found();
+/// # Ok(())
+/// # }
+/// ```
+///
+/// Where each thread and each data path has a processor of its own, that is polling. Where they
+/// share some, the thread yields the processor; and it sleeps when it has waited for long, or when
+/// the data path is kept from the processor. A completion in any queue of the same context wakes it
+/// up, and nothing else does; but it never sleeps for longer than it has waited already, and 10 ms.
+/// Stock programs have the same by `urxe run`.
+///
+/// There is one for each thread, whatever it polls.
+#[derive(Debug, Default)]
+pub struct PollBackoff(poll_backoff::PollBackoff);
+
+impl PollBackoff {
+    /// Of a thread that has not waited yet.
+    pub const fn new() -> PollBackoff {
+        PollBackoff(poll_backoff::PollBackoff::new())
+    }
+
+    /// Something was found: the next wait is another one.
+    pub fn found(&mut self) {
+        self.0.found();
+    }
+
+    /// Nothing was found since the last call, in any queue that the thread polls; `cq` is one of
+    /// them. Returns whether the thread has slept.
+    pub fn pause(&mut self, cq: &Cq) -> bool {
+        self.0.pause(|| Some(cq.0.context.session.waiter().clone()))
+    }
+}
