@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_much_to_do_and_waits_for_a_large_part_of_the_time_is_crowded() {
+    fn a_thread_with_much_to_do_that_waits_for_a_large_part_of_the_time_is_crowded() {
         let mut thread = Thread::new();
         let parts = [(0.0, 0.0, false), (1.0, 0.1, false), (0.5, 0.5, false), (0.7, 0.3, true)];
         for (worked, kept, is_crowded) in parts {

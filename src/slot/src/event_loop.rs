@@ -29,6 +29,7 @@ use crate::refusal::refuse;
 use crate::resources::handle;
 use crate::session::{Answer, Session, SlotCtx};
 use crate::taps;
+use crate::token::Token;
 use crate::{Allotment, SlotError};
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Registry};
@@ -38,57 +39,13 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
-use urxe_nic::{ChannelId, OwnerId, guard_addresses};
+use urxe_nic::{OwnerId, guard_addresses};
 use urxe_port::AddressSockets;
 use urxe_shm::client::yield_policy::YieldPolicy;
 use urxe_shm::control::channel::ChannelError;
 use urxe_shm::control::closing::Closer;
 use urxe_shm::control::{ControlError, Reply};
 use urxe_types::Slab;
-
-/// What a descriptor that is ready means.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Token {
-    /// The broker has said something, or takes more.
-    Link,
-    /// The alarm has woken us: the timers are looked at in any case.
-    Alarm,
-    /// A session has rung that was not looked at.
-    Ring { key: u32 },
-    /// A device's port can receive, or send again.
-    Port { device: usize },
-    /// A session's socket has a request, or its program is gone.
-    Session { key: u32 },
-    /// An event channel that was full takes records again.
-    Channel { device: usize, channel: ChannelId },
-}
-
-impl Token {
-    fn to_mio(self) -> mio::Token {
-        let (kind, device, key) = match self {
-            Token::Link => (0, 0, 0),
-            Token::Alarm => (1, 0, 0),
-            Token::Port { device } => (2, device, 0),
-            Token::Session { key } => (3, 0, key),
-            Token::Channel { device, channel } => (4, device, channel.0),
-            Token::Ring { key } => (5, 0, key),
-        };
-        mio::Token(kind << 48 | device << 32 | key as usize)
-    }
-
-    fn from_mio(token: mio::Token) -> Token {
-        let mio::Token(number) = token;
-        let (device, key) = (number >> 32 & 0xffff, number as u32);
-        match number >> 48 {
-            1 => Token::Alarm,
-            2 => Token::Port { device },
-            3 => Token::Session { key },
-            4 => Token::Channel { device, channel: ChannelId(key) },
-            5 => Token::Ring { key },
-            _ => Token::Link,
-        }
-    }
-}
 
 /// What came of a descriptor that was ready.
 struct Progress {
@@ -653,20 +610,5 @@ mod tests {
         }
         drop(broker);
         slot.join().unwrap().unwrap();
-    }
-
-    #[test]
-    fn tokens_survive_the_kernel() {
-        let tokens = [
-            Token::Link,
-            Token::Alarm,
-            Token::Ring { key: u32::MAX },
-            Token::Port { device: crate::limits::MAX_DEVICES - 1 },
-            Token::Session { key: u32::MAX },
-            Token::Channel { device: crate::limits::MAX_DEVICES - 1, channel: ChannelId(u32::MAX) },
-        ];
-        for token in tokens {
-            assert_eq!(Token::from_mio(token.to_mio()), token);
-        }
     }
 }

@@ -38,6 +38,7 @@ pub mod refusal;
 mod resources;
 mod session;
 mod taps;
+mod token;
 
 pub use counters::{DaemonCounters, PathSums};
 pub use numbering::Numbering;

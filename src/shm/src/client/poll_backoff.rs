@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_a_processor_that_the_data_path_needs_sleeps_at_once() {
+    fn a_thread_with_a_processor_that_the_data_path_needs_sleeps_at_once() {
         assert!(sleeps(unanswered(false, false), true));
     }
 
