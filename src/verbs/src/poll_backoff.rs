@@ -8,7 +8,7 @@ use urxe_shm::client::poll_backoff;
 ///
 /// ```no_run
 /// # fn main() -> Result<(), urxe_verbs::Error> {
-/// # let context = urxe_verbs::OpenOptions::new().open()?;
+/// # let context = urxe_verbs::Context::open(&urxe_verbs::OpenOptions::new())?;
 /// # let cq = context.create_cq(16, None)?;
 /// use urxe_verbs::{PollBackoff, Wc};
 ///
