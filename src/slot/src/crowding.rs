@@ -73,20 +73,18 @@ impl Crowding {
         if now.duration_since(self.looked) < INTERVAL {
             return false;
         }
-        // A system that does not count it leaves all as if there were processors enough.
-        match run_delay() {
-            Some(waited) => self.on_waited(now, waited),
-            None => false,
-        }
+        self.on_look(now, run_delay())
     }
 
-    /// The thread has waited for so long since it began.
-    fn on_waited(&mut self, now: Instant, waited: Duration) -> bool {
+    /// The thread has waited for so long since it began, or nobody counts it.
+    fn on_look(&mut self, now: Instant, waited: Option<Duration>) -> bool {
         let was_crowded = self.is_crowded();
         let elapsed = now.duration_since(std::mem::replace(&mut self.looked, now));
-        let before = self.waited.replace(waited).unwrap_or(waited);
+        let before = std::mem::replace(&mut self.waited, waited);
         let worked = std::mem::take(&mut self.worked);
-        let kept = waited.saturating_sub(before);
+        // A system that does not count it leaves all as if there were processors enough.
+        let kept =
+            waited.zip(before).map_or(Duration::ZERO, |(now, then)| now.saturating_sub(then));
         if kept > elapsed.mul_f64(KEPT) && worked > elapsed.mul_f64(BUSY) {
             if !was_crowded {
                 let is_soon = self.ended.is_some_and(|at| now.duration_since(at) < self.hold);
@@ -135,7 +133,7 @@ mod tests {
             self.waited += INTERVAL.mul_f64(kept);
             self.crowding.on_work(INTERVAL.mul_f64(worked));
             let was_crowded = self.crowding.is_crowded();
-            let has_changed = self.crowding.on_waited(self.now, self.waited);
+            let has_changed = self.crowding.on_look(self.now, Some(self.waited));
             assert_eq!(has_changed, was_crowded != self.crowding.is_crowded());
         }
 
@@ -170,6 +168,16 @@ mod tests {
         thread.now += 100 * INTERVAL;
         thread.interval(0.7, 0.3);
         assert!(!thread.crowding.is_crowded());
+    }
+
+    #[test]
+    fn a_system_that_does_not_count_is_asked_no_more_often_than_another() {
+        let mut thread = Thread::new();
+        thread.crowding.on_work(INTERVAL);
+        thread.now += INTERVAL;
+        assert!(!thread.crowding.on_look(thread.now, None));
+        assert!(!thread.crowding.is_crowded());
+        assert_eq!(thread.crowding.looked, thread.now);
     }
 
     #[test]

@@ -164,10 +164,6 @@ impl EventLoop {
             if std::mem::take(&mut worked) && spinning {
                 self.crowding.on_work(turn);
             }
-            if self.crowding.look(now) {
-                let crowded = self.crowding.is_crowded();
-                self.sessions.iter().for_each(|(_, session)| session.set_crowded(crowded));
-            }
             for token in std::mem::take(&mut self.ready) {
                 let served = match self.serve(now, token) {
                     Err(SlotError::Link(LinkError::Closed)) => return Ok(()),
@@ -183,6 +179,11 @@ impl EventLoop {
             match self.tell_broker(now) {
                 Err(LinkError::Closed) => return Ok(()),
                 told => told.map_err(SlotError::Link)?,
+            }
+            // After the turn: whoever has woken us does not wait for it.
+            if self.crowding.look(now) {
+                let crowded = self.crowding.is_crowded();
+                self.sessions.iter().for_each(|(_, session)| session.set_crowded(crowded));
             }
             if worked {
                 last_work = now;
