@@ -289,16 +289,17 @@ impl Polling {
         if empty >= EMPTY_POLLS {
             self.empty.set(0);
             self.waiting.set(true);
-            // SAFETY: the caller's promise.
-            self.with_backoff(|backoff| backoff.pause(|| waiter_of(unsafe { cmd_fd_of(cq) })));
+            self.with_backoff(|backoff| {
+                // SAFETY: the caller's promise.
+                backoff.pause(|| waiter_of(unsafe { cmd_fd_of(cq) }));
+            });
         }
         false
     }
 
-    fn with_backoff<R>(&self, act: impl FnOnce(&mut PollBackoff) -> R) -> R {
+    fn with_backoff(&self, act: impl FnOnce(&mut PollBackoff)) {
         let mut backoff = self.backoff.get();
-        let result = act(&mut backoff);
+        act(&mut backoff);
         self.backoff.set(backoff);
-        result
     }
 }

@@ -175,11 +175,11 @@
 //!
 //! A program in a hurry calls [`Cq::poll`] in a loop, with a [`PollBackoff`] for when there is
 //! nothing. One that would rather sleep makes the completion queue with a [`CompChannel`] and calls
-//! [`Cq::wait`]. One that waits for many things
-//! gives the channel's descriptor to `poll` or `epoll`: [`CompChannel`] tells the order of steps in
-//! which no wake-up is missed. [`Context::async_fd`] and a [`cm::EventChannel`] can wait there too.
-//! With the feature `tokio` its tasks wait: the module `asynchronous` has a completion queue,
-//! listeners and connections for them.
+//! [`Cq::wait`]. One that waits for many things gives the channel's descriptor to `poll` or
+//! `epoll`: [`CompChannel`] tells the order of steps in which no wake-up is missed.
+//! [`Context::async_fd`] and a [`cm::EventChannel`] can wait there too. With the feature `tokio`
+//! its tasks wait: the module `asynchronous` has a completion queue, listeners and connections for
+//! them.
 //!
 //! # Errors
 //!

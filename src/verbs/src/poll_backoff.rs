@@ -27,7 +27,8 @@ use urxe_shm::client::poll_backoff;
 /// Where each thread and each data path has a processor of its own, that is polling. Where they
 /// share some, the thread yields the processor; and it sleeps when it has waited for long, or when
 /// the data path is kept from the processor. A completion in any queue of the same context wakes it
-/// up, and nothing else does; but it never sleeps for longer than it has waited already, and 10 ms.
+/// up, and nothing else does; but it sleeps for no more than 100 us at a time, or for as long as it
+/// has waited already, and never for more than 10 ms.
 /// Stock programs have the same by `urxe run`.
 ///
 /// There is one for each thread, whatever it polls.

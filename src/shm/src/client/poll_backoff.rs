@@ -18,9 +18,13 @@ const ALONE: Duration = Duration::from_micros(2);
 /// How long a thread polls in vain before it sleeps: longer than an exchange of small messages.
 const SLEEP_AFTER: Duration = Duration::from_micros(100);
 
-/// The longest that is slept at a time. It is never longer than what was waited already, since the
-/// caller may be waiting for something else as well.
+/// The longest that is slept at a time. Above [`SLEEP_AFTER`] it is never longer than what was
+/// waited already, since the caller may be waiting for something else as well.
 const SLEEP_MAX: Duration = Duration::from_millis(10);
+
+/// How long it counts that the data path was not crowded: to ask for the waiter may be a system
+/// call, and what it says holds for a tenth of a second and longer.
+const ASK_AFTER: Duration = Duration::from_millis(1);
 
 /// How a thread polls.
 #[derive(Clone, Copy, Debug, Default)]
@@ -34,6 +38,9 @@ pub struct PollBackoff {
     slow: bool,
     /// What was published when we paused last.
     seen: Option<u32>,
+    /// When the data path was last asked whether it is crowded, and what it said.
+    asked: Option<Instant>,
+    data_path_crowded: bool,
 }
 
 impl PollBackoff {
@@ -45,6 +52,8 @@ impl PollBackoff {
             crowded: false,
             slow: false,
             seen: None,
+            asked: None,
+            data_path_crowded: false,
         }
     }
 
@@ -57,20 +66,25 @@ impl PollBackoff {
     }
 
     /// Nothing was found since the last call, in any of the queues that the thread polls: lets
-    /// others have the processor. `waiter` is of the session that the queues are of. Returns
-    /// whether the thread has slept.
+    /// others have the processor. `waiter`, of the session that the queues are of, is asked for now
+    /// and then, and by who is to sleep. Returns whether the thread has slept.
     pub fn pause(&mut self, waiter: impl FnOnce() -> Option<CompletionWaiter>) -> bool {
         let before = Instant::now();
         let waited = before.duration_since(*self.waiting.get_or_insert(before));
-        let waiter = waiter();
         // Nothing is yielded then: who yields among threads that are busy may wait for milliseconds
         // until it is its turn, who sleeps is woken at once.
-        let is_crowded = waiter.as_ref().is_some_and(CompletionWaiter::is_crowded);
-        if !is_crowded {
+        if !self.data_path_crowded {
             self.give_way(before);
         }
-        let is_long = self.slow || waited >= SLEEP_AFTER;
-        let Some(waiter) = waiter.filter(|_| is_crowded || self.crowded && is_long) else {
+        let has_waited = self.crowded && (self.slow || waited >= SLEEP_AFTER);
+        let was_asked = self.asked.is_some_and(|at| before.duration_since(at) < ASK_AFTER);
+        if !has_waited && !self.data_path_crowded && was_asked {
+            return false;
+        }
+        let waiter = waiter();
+        self.asked = Some(before);
+        self.data_path_crowded = waiter.as_ref().is_some_and(CompletionWaiter::is_crowded);
+        let Some(waiter) = waiter.filter(|_| has_waited || self.data_path_crowded) else {
             return false;
         };
         let count = waiter.count();
@@ -141,6 +155,26 @@ mod tests {
     #[test]
     fn a_thread_with_a_processor_that_the_data_path_needs_sleeps_at_once() {
         assert!(sleeps(unanswered(false, false), true));
+    }
+
+    /// In stock programs to look for the waiter is a system call.
+    #[test]
+    fn a_thread_that_polls_on_asks_for_the_waiter_only_now_and_then() {
+        let (_, waiter) = session();
+        let mut backoff = unanswered(false, false);
+        let asks = |backoff: &mut PollBackoff| {
+            let mut has_asked = false;
+            backoff.pause(|| {
+                has_asked = true;
+                Some(waiter.clone())
+            });
+            has_asked
+        };
+        assert!(asks(&mut backoff), "it was never asked");
+        backoff.asked = Some(Instant::now() + SLEEP_MAX);
+        assert!(!asks(&mut backoff));
+        backoff.asked = Some(Instant::now() - ASK_AFTER);
+        assert!(asks(&mut backoff));
     }
 
     #[test]

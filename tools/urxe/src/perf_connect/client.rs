@@ -108,9 +108,10 @@ impl Client {
             for wc in &wcs[..count] {
                 wc.check()?;
             }
-            match count {
-                0 => drop(backoff.pause(&self.shared.cq)),
-                _ => backoff.found(),
+            if count == 0 {
+                backoff.pause(&self.shared.cq);
+            } else {
+                backoff.found();
             }
             done += count;
         }
