@@ -44,8 +44,13 @@ pub(crate) fn lacks() -> Option<String> {
 
 /// Makes the packages, and walks every usual way, or the one that is named.
 pub(crate) fn check(options: &Options) -> Result {
-    let needs_a_debian = options.only.is_none_or(|only| only != Installation::Crate);
-    if let Some(reason) = lacks().filter(|_| needs_a_debian) {
+    let lacking = match options.only {
+        Some(Installation::Crate) => None,
+        // What else it needs, it says itself.
+        Some(Installation::Musl) => lacking_root_or(&[MMDEBSTRAP, IP]),
+        _ => lacks(),
+    };
+    if let Some(reason) = lacking {
         return Err(reason);
     }
     let mut failed = Vec::new();
