@@ -3,8 +3,8 @@
 //! Structures and calls are the kernel's own, not libc's: musl has other types for the lengths, and
 //! its `sendmmsg` is a system call for each message.
 //!
-//! The arrays are made once. The pointers in them are set anew for every call, from borrows that last as
-//! long as the call does, and mean nothing between calls.
+//! The arrays are made once. The pointers in them are set anew for every call, from borrows that
+//! last as long as the call does, and mean nothing between calls.
 
 use super::control::Control;
 use super::name::Name;
