@@ -105,18 +105,24 @@ macro_rules! system {
 }
 
 functions! {
+    // The names that end in 64: musl since 1.2.4 has them for the loader alone, which gives
+    // programs that were built before the ones without, or now ours.
     fn open(path: *const c_char, flags: c_int, mode: mode_t) -> c_int;
-    fn open64(path: *const c_char, flags: c_int, mode: mode_t) -> c_int;
+    fn open64(path: *const c_char, flags: c_int, mode: mode_t) -> c_int,
+        or open(path, flags, mode);
     fn openat(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int;
-    fn openat64(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int;
+    fn openat64(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int,
+        or openat(dir, path, flags, mode);
     fn __open_2(path: *const c_char, flags: c_int) -> c_int;
     fn __open64_2(path: *const c_char, flags: c_int) -> c_int;
     fn __openat_2(dir: c_int, path: *const c_char, flags: c_int) -> c_int;
     fn __openat64_2(dir: c_int, path: *const c_char, flags: c_int) -> c_int;
     fn fopen(path: *const c_char, mode: *const c_char) -> *mut FILE;
-    fn fopen64(path: *const c_char, mode: *const c_char) -> *mut FILE;
+    fn fopen64(path: *const c_char, mode: *const c_char) -> *mut FILE,
+        or fopen(path, mode);
     fn freopen(path: *const c_char, mode: *const c_char, file: *mut FILE) -> *mut FILE;
-    fn freopen64(path: *const c_char, mode: *const c_char, file: *mut FILE) -> *mut FILE;
+    fn freopen64(path: *const c_char, mode: *const c_char, file: *mut FILE) -> *mut FILE,
+        or freopen(path, mode, file);
     fn opendir(path: *const c_char) -> *mut DIR;
 
     fn madvise(start: *mut c_void, len: size_t, advice: c_int) -> c_int;
@@ -190,7 +196,7 @@ functions! {
     ) -> c_int;
     fn scandir64(
         path: *const c_char, list: *mut *mut *mut dirent, select: Select, compare: Compare
-    ) -> c_int;
+    ) -> c_int, or scandir(path, list, select, compare);
     fn scandirat(
         dir: c_int, path: *const c_char, list: *mut *mut *mut dirent, select: Select,
         compare: Compare

@@ -26,7 +26,14 @@ enum Installation {
     Binary,
     /// The crates as they are packed, in an empty project.
     Crate,
+    /// What is built for musl, as in Alpine. Builds rdma-core too, for many minutes the first time:
+    /// only where it is asked for.
+    Musl,
 }
+
+/// What is walked where none is named.
+const USUAL: [Installation; 4] =
+    [Installation::Deb, Installation::Tarball, Installation::Binary, Installation::Crate];
 
 /// Why those that are no crates cannot be tried here.
 pub(crate) fn lacks() -> Option<String> {
@@ -35,17 +42,19 @@ pub(crate) fn lacks() -> Option<String> {
         .or_else(|| package::lacks(Kind::Tarball))
 }
 
-/// Makes the packages, and walks every way.
+/// Makes the packages, and walks every usual way, or the one that is named.
 pub(crate) fn check(options: &Options) -> Result {
-    let needs_a_debian = options.only.is_none_or(|only| only != Installation::Crate);
-    if let Some(reason) = lacks().filter(|_| needs_a_debian) {
+    let lacking = match options.only {
+        Some(Installation::Crate) => None,
+        // What else it needs, it says itself.
+        Some(Installation::Musl) => lacking_root_or(&[MMDEBSTRAP, IP]),
+        _ => lacks(),
+    };
+    if let Some(reason) = lacking {
         return Err(reason);
     }
-    let ways =
-        [Installation::Deb, Installation::Tarball, Installation::Binary, Installation::Crate]
-            .into_iter();
     let mut failed = Vec::new();
-    for way in ways.filter(|way| options.only.is_none_or(|only| only == *way)) {
+    for way in options.only.map_or(USUAL.to_vec(), |only| vec![only]) {
         let (name, file) = match way {
             Installation::Deb => ("deb", package::make(Kind::Deb, None)?),
             Installation::Tarball => ("tarball", package::make(Kind::Tarball, None)?),
@@ -56,6 +65,10 @@ pub(crate) fn check(options: &Options) -> Result {
             Installation::Crate => {
                 published_crates()?;
                 ("crate", target_directory().join("package"))
+            }
+            Installation::Musl => {
+                build_release()?;
+                ("musl", release_binary("urxe"))
             }
         };
         let mut walk = Command::new(root().join("interop/install/run"));

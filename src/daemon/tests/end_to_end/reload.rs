@@ -168,7 +168,7 @@ fn a_file_that_is_wrong_changes_nothing() {
         (format!("{metrics}drain = 0\n"), "line 3, `drain = 0`: invalid value: integer `0`"),
         (format!("{metrics}drian = 1\n"), "line 3, `drian = 1`: unknown field `drian`"),
         ("drain = 1\nname = [\"a\", \"b\"]\n".to_owned(), "2 names for 1 devices"),
-        (format!("drain = 1\nmetrics = \"{taken}\"\n"), "Address already in use"),
+        (format!("drain = 1\nmetrics = \"{taken}\"\n"), "in use (os error 98)"),
     ];
     for (lines, expected) in cases {
         daemon.reload(&lines);

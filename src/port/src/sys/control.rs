@@ -6,6 +6,18 @@ use std::mem;
 /// `cmsghdr` wants it: three of an `int` each take 72 bytes.
 pub(super) type Control = [u64; 12];
 
+/// `struct cmsghdr` of the kernel's linux/socket.h; what musl has under that name has an `int` and
+/// padding in the place of the length.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Header {
+    len: usize,
+    level: libc::c_int,
+    kind: libc::c_int,
+}
+
+const _: () = assert!(size_of::<Header>() == size_of::<libc::cmsghdr>());
+
 /// Writes one control message at a byte offset, and returns the space it takes.
 pub(super) fn put(
     control: &mut Control,
@@ -22,11 +34,9 @@ pub(super) fn put(
     // SAFETY: the message ends inside of `control`, as was just checked. It begins at a multiple of
     // its own alignment, because CMSG_SPACE rounds up to that and the array is aligned to 8.
     unsafe {
-        let message: *mut libc::cmsghdr = control.as_mut_ptr().byte_add(at).cast();
-        (*message).cmsg_len = len as _;
-        (*message).cmsg_level = level;
-        (*message).cmsg_type = kind;
-        libc::CMSG_DATA(message).copy_from_nonoverlapping(data.as_ptr(), data.len());
+        let message: *mut Header = control.as_mut_ptr().byte_add(at).cast();
+        message.write(Header { len, level, kind });
+        libc::CMSG_DATA(message.cast()).copy_from_nonoverlapping(data.as_ptr(), data.len());
     }
     space
 }
@@ -45,8 +55,8 @@ pub(super) fn read(
     }
     // SAFETY: a whole header lies inside of `control` at this place, which is a multiple of its
     // alignment because CMSG_SPACE rounds up to that and the array is aligned to 8.
-    let message = unsafe { *control.as_ptr().byte_add(at).cast::<libc::cmsghdr>() };
-    let len = message.cmsg_len.checked_sub(head)?;
+    let message = unsafe { *control.as_ptr().byte_add(at).cast::<Header>() };
+    let len = message.len.checked_sub(head)?;
     if len > end - at - head {
         return None;
     }
@@ -54,7 +64,7 @@ pub(super) fn read(
     // `control`, and u8 has no alignment.
     let data =
         unsafe { std::slice::from_raw_parts(control.as_ptr().cast::<u8>().add(at + head), len) };
-    Some((message.cmsg_level, message.cmsg_type, data, at + space_of(len)))
+    Some((message.level, message.kind, data, at + space_of(len)))
 }
 
 /// The number in a control message: one byte or an `int`.

@@ -47,11 +47,11 @@ impl ErrorQueue {
             return Ok(None);
         }
         let headers = &self.receiver.headers;
-        let header = &headers.messages[0].msg_hdr;
+        let header = &headers.messages[0].header;
         let control = &headers.controls[0];
-        let destination = headers.names[0].addr(header.msg_namelen as usize).map(|to| to.ip());
+        let destination = headers.names[0].addr(header.name_len as usize).map(|to| to.ip());
         let unknown = QueuedError { errno: libc::EIO, is_icmp: false, said_by: None, destination };
-        let end = header.msg_controllen.min(mem::size_of_val(control));
+        let end = header.control_len.min(mem::size_of_val(control));
         let mut at = 0;
         while let Some((level, kind, data, next)) = control::read(control, at, end) {
             match (level, kind) {

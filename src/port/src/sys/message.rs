@@ -1,7 +1,10 @@
 //! The arrays of message headers that `sendmmsg` and `recvmmsg` work on.
 //!
-//! They are made once. The pointers in them are set anew for every call, from borrows that last as
-//! long as the call does, and mean nothing between calls.
+//! Structures and calls are the kernel's own, not libc's: musl has other types for the lengths, and
+//! its `sendmmsg` is a system call for each message.
+//!
+//! The arrays are made once. The pointers in them are set anew for every call, from borrows that
+//! last as long as the call does, and mean nothing between calls.
 
 use super::control::Control;
 use super::name::Name;
@@ -10,9 +13,35 @@ use std::mem;
 /// Pieces that a message is gathered from at most.
 pub(super) const PARTS: usize = 2;
 
+/// `struct user_msghdr` of the kernel's linux/socket.h.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct Header {
+    pub(super) name: *mut Name,
+    pub(super) name_len: libc::c_int,
+    pub(super) parts: *mut libc::iovec,
+    pub(super) part_count: usize,
+    pub(super) control: *mut Control,
+    pub(super) control_len: usize,
+    pub(super) flags: libc::c_uint,
+}
+
+/// `struct mmsghdr` of the kernel's linux/socket.h.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct BatchHeader {
+    pub(super) header: Header,
+    /// Bytes that were sent or received.
+    pub(super) len: libc::c_uint,
+}
+
+// libc's have the same places, whatever it says of the types.
+const _: () = assert!(size_of::<Header>() == size_of::<libc::msghdr>());
+const _: () = assert!(size_of::<BatchHeader>() == size_of::<libc::mmsghdr>());
+
 /// The arrays of headers for one call.
 pub(super) struct Headers {
-    pub(super) messages: Box<[libc::mmsghdr]>,
+    pub(super) messages: Box<[BatchHeader]>,
     pub(super) vectors: Box<[[libc::iovec; PARTS]]>,
     pub(super) names: Box<[Name]>,
     pub(super) controls: Box<[Control]>,
@@ -27,7 +56,7 @@ impl Headers {
         // SAFETY: message headers and vectors are plain old data; all zeroes (null pointers and
         // lengths of 0) is a valid value of each.
         let (message, vector) =
-            unsafe { (mem::zeroed::<libc::mmsghdr>(), mem::zeroed::<libc::iovec>()) };
+            unsafe { (mem::zeroed::<BatchHeader>(), mem::zeroed::<libc::iovec>()) };
         Headers {
             messages: vec![message; count].into(),
             vectors: vec![[vector; PARTS]; count].into(),
@@ -43,10 +72,10 @@ impl Headers {
         let vectors = self.vectors.as_mut_ptr();
         let controls = self.controls.as_mut_ptr();
         for (i, message) in self.messages[..count].iter_mut().enumerate() {
-            let header = &mut message.msg_hdr;
-            header.msg_name = names.wrapping_add(i).cast();
-            header.msg_iov = vectors.wrapping_add(i).cast();
-            header.msg_control = controls.wrapping_add(i).cast();
+            let header = &mut message.header;
+            header.name = names.wrapping_add(i);
+            header.parts = vectors.wrapping_add(i).cast();
+            header.control = controls.wrapping_add(i);
         }
     }
 }

@@ -64,22 +64,23 @@ impl Receiver {
         for (i, buffer) in buffers[..count].iter_mut().enumerate() {
             headers.vectors[i][0] =
                 libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
-            let header = &mut headers.messages[i].msg_hdr;
-            header.msg_namelen = mem::size_of::<Name>() as libc::socklen_t;
-            header.msg_iovlen = 1;
-            header.msg_controllen = mem::size_of::<Control>() as _;
-            header.msg_flags = 0;
+            let header = &mut headers.messages[i].header;
+            header.name_len = mem::size_of::<Name>() as libc::c_int;
+            header.part_count = 1;
+            header.control_len = mem::size_of::<Control>();
+            header.flags = 0;
         }
         headers.link(count);
         // SAFETY: the first `count` headers were filled in just now; names, vectors and controls
         // lie in `headers`, the buffers are borrowed exclusively, and all have the lengths given.
         let received = unsafe {
-            libc::recvmmsg(
+            libc::syscall(
+                libc::SYS_recvmmsg,
                 fd.as_raw_fd(),
                 headers.messages.as_mut_ptr(),
                 count as libc::c_uint,
                 libc::MSG_DONTWAIT | flags,
-                ptr::null_mut(),
+                ptr::null_mut::<libc::timespec>(),
             )
         };
         match usize::try_from(received) {
@@ -93,17 +94,17 @@ impl Receiver {
 
     /// How many bytes the first so many messages of the last call have.
     pub(crate) fn bytes(&self, messages: usize) -> usize {
-        self.headers.messages[..messages].iter().map(|message| message.msg_len as usize).sum()
+        self.headers.messages[..messages].iter().map(|message| message.len as usize).sum()
     }
 
     /// What came with a message of the last call, by its number among those received.
     pub(crate) fn received(&self, index: usize) -> Received {
         let message = &self.headers.messages[index];
-        let header = &message.msg_hdr;
+        let header = &message.header;
         let mut received = Received {
-            len: message.msg_len as usize,
-            from: self.headers.names[index].addr(header.msg_namelen as usize),
-            truncated: header.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0,
+            len: message.len as usize,
+            from: self.headers.names[index].addr(header.name_len as usize),
+            truncated: header.flags as libc::c_int & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0,
             segment: None,
             traffic_class: 0,
             flow_label: 0,
@@ -111,7 +112,7 @@ impl Receiver {
             network_at: 0,
         };
         let control = &self.headers.controls[index];
-        let end = header.msg_controllen.min(mem::size_of::<Control>());
+        let end = header.control_len.min(mem::size_of::<Control>());
         let mut at = 0;
         while let Some((level, kind, data, next)) = control::read(control, at, end) {
             match (level, kind) {

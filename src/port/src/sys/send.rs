@@ -52,10 +52,10 @@ impl Sender {
                     libc::iovec { iov_base: part.as_ptr().cast_mut().cast(), iov_len: part.len() };
                 parts += 1;
             }
-            let header = &mut headers.messages[i].msg_hdr;
-            header.msg_namelen = name_len as libc::socklen_t;
-            header.msg_iovlen = parts;
-            header.msg_controllen = write_control(&mut headers.controls[i], &message);
+            let header = &mut headers.messages[i].header;
+            header.name_len = name_len as libc::c_int;
+            header.part_count = parts;
+            header.control_len = write_control(&mut headers.controls[i], &message);
             count = i + 1;
         }
         if count == 0 {
@@ -66,7 +66,8 @@ impl Sender {
         // lie in `headers`, the bytes in slices that live for 'a, which is longer than this call;
         // the kernel only reads them.
         let sent = unsafe {
-            libc::sendmmsg(
+            libc::syscall(
+                libc::SYS_sendmmsg,
                 fd.as_raw_fd(),
                 headers.messages.as_mut_ptr(),
                 count as libc::c_uint,

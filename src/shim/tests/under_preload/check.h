@@ -4,11 +4,23 @@
 #ifndef CHECK_H
 #define CHECK_H
 
+#include <features.h>
+#ifndef __GLIBC__
+/* What the kernel's headers leave to glibc's and would define beside musl's. */
+#define __UAPI_DEF_IN6_ADDR 0
+#define __UAPI_DEF_SOCKADDR_IN6 0
+#define __UAPI_DEF_IPV6_MREQ 0
+/* Not in musl: a program that looks for it by name finds the shim's. */
+#define close_range ((int (*)(unsigned, unsigned, int))dlsym(RTLD_DEFAULT, "close_range"))
+#endif
+
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <linux/close_range.h>
+#include <netinet/in.h>
 #include <pthread.h>
 #include <rdma/ib_user_verbs.h>
 #include <rdma/rdma_user_cm.h>

@@ -69,10 +69,12 @@ static void close_all_by_range(void)
     CHECK(close_range(3, ~0U, 0) == 0);
 }
 
+#ifdef __GLIBC__
 static void close_all_by_closefrom(void)
 {
     closefrom(3);
 }
+#endif
 
 static void closing_everything(void (*close_all)(void))
 {
@@ -116,7 +118,9 @@ int main(void)
     replacing();
     closing_everything(close_all_by_close);
     closing_everything(close_all_by_range);
+#ifdef __GLIBC__
     closing_everything(close_all_by_closefrom);
+#endif
     parts();
     return 0;
 }

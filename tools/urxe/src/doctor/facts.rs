@@ -148,12 +148,15 @@ impl Daemon {
     }
 }
 
+/// How folders end that have the libraries of this program's libc alone.
+const MULTIARCH: &str = if cfg!(target_env = "musl") { "-linux-musl" } else { "-linux-gnu" };
+
 /// Where the loader looks for libraries.
 fn library_directories() -> Vec<PathBuf> {
     let named = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
     let mut directories: Vec<PathBuf> = std::env::split_paths(&named).collect();
     for base in ["/lib", "/usr/lib", "/lib64", "/usr/lib64", "/usr/local/lib"] {
-        let multiarch = names(base).into_iter().filter(|name| name.ends_with("-linux-gnu"));
+        let multiarch = names(base).into_iter().filter(|name| name.ends_with(MULTIARCH));
         let multiarch = multiarch.map(|name| Path::new(base).join(name));
         directories.extend(multiarch.chain([base.into()]));
     }

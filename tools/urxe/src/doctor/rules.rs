@@ -66,7 +66,7 @@ pub(super) fn judge(facts: &Facts) -> Vec<Finding> {
 fn rdma_core(facts: &Facts) -> Option<Finding> {
     let name = "rdma-core";
     let install = "apt-get install libibverbs1 ibverbs-providers ibverbs-utils, or dnf install \
-                   libibverbs libibverbs-utils";
+                   libibverbs libibverbs-utils, or apk add rdma-core";
     Some(match (&facts.libibverbs, &facts.librxe) {
         (None, _) => Finding::problem(name, "libibverbs.so.1 is not installed", install),
         (Some(_), None) => {
@@ -74,7 +74,7 @@ fn rdma_core(facts: &Facts) -> Option<Finding> {
             Finding::problem(
                 name,
                 says,
-                "apt-get install ibverbs-providers, or dnf install rdma-core",
+                "apt-get install ibverbs-providers, or dnf install rdma-core, or apk add rdma-core",
             )
         }
         (Some(_), Some(_)) if !facts.driver_file => {

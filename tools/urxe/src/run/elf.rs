@@ -89,7 +89,7 @@ mod tests {
         let file = File::open(std::env::current_exe().unwrap()).unwrap();
         let elf = Elf::read(&file).unwrap();
         assert!(elf.loader.as_ref().is_some_and(|loader| loader.exists()), "{elf:?}");
-        assert!(elf.needed.iter().any(|name| name.starts_with("libc.so")), "{elf:?}");
+        assert!(elf.needed.iter().any(|name| name.starts_with("libc.")), "{elf:?}");
     }
 
     #[test]

@@ -18,9 +18,10 @@ pub(crate) enum Unfit {
     )]
     Static(PathBuf),
     #[error(
-        "{} is linked with {} ({}), and the shim, as all of rdma-core here, with {ours}; use a \
-         program that is linked with {ours} as well, or a urxe that was built where this program was",
-        .program.display(), libc(!OURS_IS_MUSL), .loader.display(), ours = libc(OURS_IS_MUSL)
+        "{} is linked with {theirs} ({}), and the shim of this urxe with {ours}, so that the loader \
+         cannot have both; use a program that is linked with {ours}, or a urxe of {theirs}, {}",
+        .program.display(), .loader.display(), OTHER_URXE,
+        theirs = libc(!OURS_IS_MUSL), ours = libc(OURS_IS_MUSL)
     )]
     OtherLibc { program: PathBuf, loader: PathBuf },
     #[error("{} is a directory", .0.display())]
@@ -39,6 +40,15 @@ pub(crate) enum Unfit {
 
 /// Whether the shim is linked with musl, as this program is.
 const OURS_IS_MUSL: bool = cfg!(target_env = "musl");
+
+/// Where there is a urxe for programs of the other one.
+const OTHER_URXE: &str = match OURS_IS_MUSL {
+    true => "as the packages have it; it may use the same daemon",
+    false => {
+        "which packaging/container/README.md of the sources says how to build; it may use the same \
+         daemon"
+    }
+};
 
 /// What people call it.
 fn libc(is_musl: bool) -> &'static str {
@@ -206,6 +216,12 @@ mod tests {
         elf_with_loader(machine, kinds, "")
     }
 
+    /// The loader of this test, which is there and of the same libc.
+    fn own_loader() -> PathBuf {
+        let own = File::open("/proc/self/exe").ok().and_then(|file| Elf::read(&file));
+        own.and_then(|own| own.loader).expect("this test is dynamically linked")
+    }
+
     /// A program with a loader.
     fn program(machine: u8, loader: &str) -> Vec<u8> {
         elf_with_loader(machine, &[6, PT_INTERP, 1], loader)
@@ -215,36 +231,47 @@ mod tests {
     #[cfg(target_endian = "little")]
     fn static_and_foreign_programs_are_refused() {
         let library = Scratch::new("library", &elf(62, &[1]));
-        let fit = Scratch::new("fit", &program(62, "/bin/sh"));
+        let loader = own_loader();
+        let loader = loader.to_str().unwrap();
+        let fit = Scratch::new("fit", &program(62, loader));
         assert!(check(&fit.0, &library.0).unwrap().is_none());
         let fixed = Scratch::new("static", &elf(62, &[1, 2]));
         assert!(matches!(check(&fixed.0, &library.0), Err(Unfit::Static(_))));
         assert!(is_loader(Path::new("/lib64/ld-linux-x86-64.so.2")));
         assert!(!is_loader(Path::new("/usr/bin/ldconfig")));
-        let foreign = Scratch::new("foreign", &program(183, "/bin/sh"));
+        let foreign = Scratch::new("foreign", &program(183, loader));
         let refused = check(&foreign.0, &library.0).unwrap_err();
         assert!(matches!(refused, Unfit::OtherMachine { .. }), "{refused}");
     }
 
     #[test]
     #[cfg(target_endian = "little")]
-    fn programs_of_musl_or_without_their_interpreter_are_refused() {
+    fn programs_of_another_libc_or_without_their_interpreter_are_refused() {
         let library = Scratch::new("library3", &elf(62, &[1]));
         let refused = |contents: &[u8]| {
             let program = Scratch::new("unfit", contents);
             check(&program.0, &library.0).unwrap_err().to_string()
         };
-        let musl = refused(&program(62, "/lib/ld-musl-x86_64.so.1"));
-        let expected = "is linked with musl (/lib/ld-musl-x86_64.so.1), and the shim, as all of \
-                        rdma-core here, with glibc; use a program that is linked with glibc as well";
-        assert!(musl.contains(expected), "{musl}");
+        let (loader, theirs, ours) = match OURS_IS_MUSL {
+            false => ("/lib/ld-musl-x86_64.so.1", "musl", "glibc"),
+            true => ("/lib64/ld-linux-x86-64.so.2", "glibc", "musl"),
+        };
+        let other = refused(&program(62, loader));
+        let expected = format!(
+            "is linked with {theirs} ({loader}), and the shim of this urxe with {ours}, so that the \
+             loader cannot have both; use a program that is linked with {ours}, or a urxe of \
+             {theirs}, "
+        );
+        assert!(other.contains(&expected), "{other}");
         // A static one has no loader that could say so.
         let fixed = refused(&elf(62, &[1]));
         assert!(fixed.contains("is statically linked, and the shim comes in"), "{fixed}");
-        for contents in [program(62, "/nonexistent/ld.so"), b"#! /nonexistent/ld.so -x\n".to_vec()]
-        {
+        let interpreter = Path::new("/nonexistent").join(own_loader().file_name().unwrap());
+        let interpreter = interpreter.to_str().unwrap();
+        let script = format!("#! {interpreter} -x\n").into_bytes();
+        for contents in [program(62, interpreter), script] {
             let gone = refused(&contents);
-            assert!(gone.contains("interpreter /nonexistent/ld.so is not there"), "{gone}");
+            assert!(gone.contains(&format!("interpreter {interpreter} is not there")), "{gone}");
         }
         let directory = check(Path::new("/bin"), &library.0).unwrap_err();
         assert_eq!(directory.to_string(), "/bin is a directory");

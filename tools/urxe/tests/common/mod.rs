@@ -28,7 +28,9 @@ pub(crate) fn urxe(line: &str) -> Command {
 pub(crate) fn library() -> PathBuf {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let mut paths = maps.lines().filter_map(|line| line.split_whitespace().nth(5));
-    paths.find(|path| path.contains("/libc.so")).expect("this test has a libc").into()
+    // That of musl is the loader too, and called so in Alpine.
+    let is_libc = |path: &&str| path.contains("/libc.so") || path.contains("/ld-musl-");
+    paths.find(is_libc).expect("this test has a libc").into()
 }
 
 /// A process that is killed with the test.
