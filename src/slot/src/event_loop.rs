@@ -39,6 +39,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
+use urxe_engine::Counter;
 use urxe_nic::{OwnerId, guard_addresses};
 use urxe_port::AddressSockets;
 use urxe_shm::client::yield_policy::YieldPolicy;
@@ -56,6 +57,15 @@ struct Progress {
 }
 
 const NOTHING: Progress = Progress { worked: false, more: false };
+
+/// How much devices have done: bytes, and messages, of which some have none.
+fn done_by(devices: &[SlotDevice]) -> u64 {
+    let counters = devices.iter().map(|device| device.nic.device().counters());
+    counters.map(|counters| DONE.map(|counter| counters.get(counter)).iter().sum::<u64>()).sum()
+}
+
+const DONE: [Counter; 4] =
+    [Counter::SentBytes, Counter::ReceivedBytes, Counter::SentMessages, Counter::ReceivedMessages];
 
 /// The event loop and all that it serves.
 pub(crate) struct EventLoop {
@@ -147,22 +157,23 @@ impl EventLoop {
             let spin = if yield_policy.is_due(now) { SPIN } else { Duration::ZERO };
             let looking = now.duration_since(last_work) < spin || self.has_more();
             let deadline = if looking { None } else { self.deadline() };
+            let deadline = deadline.into_iter().chain(self.crowding.wake_deadline()).min();
             // A train that is paced must not wait for a sleep that is longer than was asked for.
             let soon = deadline.is_some_and(|at| at < now + spin.min(SHORTEST_SLEEP));
             let spinning = looking || soon;
-            if spinning {
+            let slept_at = if spinning {
                 self.wait(Some(Duration::ZERO))?;
+                None
             } else {
-                self.sleep(deadline)?;
-            }
+                Some(self.sleep(deadline)?)
+            };
             let before = std::mem::replace(&mut now, Instant::now());
             self.ctx.now = now;
-            let turn = now.duration_since(before);
             if std::mem::take(&mut yielded) {
-                yield_policy.on_yield(now, turn);
+                yield_policy.on_yield(now, now.duration_since(before));
             }
-            if std::mem::take(&mut worked) && spinning {
-                self.crowding.on_work(turn);
+            if std::mem::take(&mut worked) {
+                self.crowding.on_work(slept_at.unwrap_or(now).duration_since(before));
             }
             for token in std::mem::take(&mut self.ready) {
                 let served = match self.serve(now, token) {
@@ -180,10 +191,13 @@ impl EventLoop {
                 Err(LinkError::Closed) => return Ok(()),
                 told => told.map_err(SlotError::Link)?,
             }
-            // After the turn: whoever has woken us does not wait for it.
-            if self.crowding.look(now) {
+            // CLIENT-020: after the turn, for whoever has woken us does not wait for it.
+            if self.crowding.look(now, || done_by(&self.ctx.devices)) {
                 let crowded = self.crowding.is_crowded();
                 self.sessions.iter().for_each(|(_, session)| session.set_crowded(crowded));
+            }
+            if self.crowding.take_wake(now, self.sessions.len()) {
+                self.sessions.iter().for_each(|(_, session)| session.wake_sleepers());
             }
             if worked {
                 last_work = now;
@@ -516,8 +530,8 @@ impl EventLoop {
     }
 
     /// Sleeps until something happens or the deadline has come; not at all if a program has just
-    /// rung.
-    fn sleep(&mut self, deadline: Option<Instant>) -> Result<(), SlotError> {
+    /// rung. Returns from when on.
+    fn sleep(&mut self, deadline: Option<Instant>) -> Result<Instant, SlotError> {
         let none_rang = self.awake.fall_asleep(|key| self.sessions.get(key));
         // The turn has taken its time.
         let now = Instant::now();
@@ -532,7 +546,7 @@ impl EventLoop {
         };
         let waited = self.wait(timeout);
         self.awake.wake_up(|key| self.sessions.get(key));
-        waited
+        waited.map(|()| now)
     }
 
     /// Collects the descriptors that have become ready, waiting for one if there is none.

@@ -19,6 +19,7 @@ use crate::taps::{self, TapRule};
 use crate::{Allotment, Runner};
 use rustix::event::EventfdFlags;
 use rustix::io::Errno;
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -145,6 +146,8 @@ pub(crate) struct Shared {
     is_empty: bool,
     /// Tells the program's threads that sleep between polls.
     notifier: CompletionNotifier,
+    /// What it had counted when they were woken last, whatever there was.
+    woken_at: Cell<u32>,
     doorbell_reader: DoorbellReader,
     /// Which QP each doorbell is of; device and number.
     doorbells: Vec<Option<(usize, Qpn)>>,
@@ -480,10 +483,17 @@ impl Session {
         self.shared.as_ref().map(|shared| shared.wake.as_fd())
     }
 
-    /// Tells the program's threads that poll whether the data path is kept from the processor.
+    /// Tells the program's threads that poll whether to sleep.
     pub(crate) fn set_crowded(&self, crowded: bool) {
         if let Some(shared) = &self.shared {
             shared.notifier.set_crowded(crowded);
+        }
+    }
+
+    /// Wakes the program's threads that sleep between polls, unless they were woken of late.
+    pub(crate) fn wake_sleepers(&self) {
+        if let Some(shared) = &self.shared {
+            shared.woken_at.set(shared.notifier.wake_sleepers(shared.woken_at.get()));
         }
     }
 }
@@ -521,6 +531,7 @@ impl Shared {
             is_emptying: false,
             is_empty: false,
             notifier,
+            woken_at: Cell::new(0),
             doorbell_reader,
             doorbells: Vec::new(),
             spare_doorbells: Vec::new(),

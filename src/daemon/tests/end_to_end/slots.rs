@@ -1,11 +1,12 @@
 //! Several slots: from outside one daemon, and inside nobody is in another's way.
 
 use crate::harness::{
-    Client, End, Kind, Running, could_not_run, eventually, fresh_path, start_with,
+    Client, End, Kind, Running, connected, could_not_run, eventually, fresh_path, start_with,
 };
 use crate::startup::{signal, urxed_at};
 use rustix::net::sockopt::set_socket_linger;
 use rustix::process::{Signal, geteuid};
+use rustix::thread::{CpuSet, sched_getcpu, sched_setaffinity};
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
@@ -16,7 +17,8 @@ use urxe_daemon::Handle;
 use urxe_daemon::limits::MAX_SESSIONS;
 use urxe_shm::control::channel::Channel;
 use urxe_shm::control::{CmReply, CmRequest, Reply, Request, ResourceKind};
-use urxe_types::{Extra, SendOp, SlotId};
+use urxe_shm::ring::completion_notifier::CompletionWaiter;
+use urxe_types::{Extra, SendData, SendOp, SlotId};
 
 /// A daemon of one device with so many slots.
 fn with_slots(slots: u8) -> Handle {
@@ -45,6 +47,35 @@ fn programs_are_spread_over_the_slots_and_talk_across_them() {
         assert_eq!(b.cq.wait(1)[0].byte_len, 6);
         assert_eq!(b.mr.read(0, 6), b"across");
     }
+}
+
+/// Both slots and a thread that polls in vain have one processor. The program posts without pause,
+/// until it is told; when it has stopped, it is told that too.
+#[test]
+fn programs_are_told_while_their_slot_is_kept_from_the_processor() {
+    if !Path::new("/proc/thread-self/schedstat").exists() {
+        return could_not_run("this system does not count how long threads wait");
+    }
+    let mut processor = CpuSet::new();
+    processor.set(sched_getcpu());
+    // Of this thread and all that it starts.
+    sched_setaffinity(None, &processor).unwrap();
+    let daemons = [start_with(1, |_| ()), start_with(1, |_| ())];
+    let (mut a, b) = connected(&daemons[0], &daemons[1], Kind::Shared, 1 << 16);
+    let waiter = CompletionWaiter::new(a.client.memory.clone()).unwrap();
+    assert!(!waiter.is_crowded());
+    let op = SendOp::Write { remote_addr: b.mr.addr, rkey: b.mr.rkey, imm: None };
+    let mut under_way = 0;
+    eventually("the program is told that its slot is crowded", || {
+        under_way -= a.cq.poll().len();
+        for _ in under_way..16 {
+            let sge = a.mr.sge(0, 1 << 16);
+            a.post_send(0, op, SendData::Sges(&[sge]));
+        }
+        under_way = 16;
+        waiter.is_crowded().then_some(())
+    });
+    eventually("the program is told that it is over", || (!waiter.is_crowded()).then_some(()));
 }
 
 #[test]

@@ -19,7 +19,8 @@ const ALONE: Duration = Duration::from_micros(2);
 const SLEEP_AFTER: Duration = Duration::from_micros(100);
 
 /// The longest that is slept at a time. Above [`SLEEP_AFTER`] it is never longer than what was
-/// waited already, since the caller may be waiting for something else as well.
+/// waited already, since the caller may be waiting for something else as well; except where the
+/// data path has said that it is crowded, for then it wakes who sleeps twice in a millisecond.
 const SLEEP_MAX: Duration = Duration::from_millis(10);
 
 /// How long it counts that the data path was not crowded: to ask for the waiter may be a system
@@ -71,7 +72,7 @@ impl PollBackoff {
     pub fn pause(&mut self, waiter: impl FnOnce() -> Option<CompletionWaiter>) -> bool {
         let before = Instant::now();
         let waited = before.duration_since(*self.waiting.get_or_insert(before));
-        // Nothing is yielded then: who yields among threads that are busy may wait for milliseconds
+        // CLIENT-020: nothing is yielded then. Who yields among threads that are busy may wait for milliseconds
         // until it is its turn, who sleeps is woken at once.
         if !self.data_path_crowded {
             self.give_way(before);
@@ -92,7 +93,8 @@ impl PollBackoff {
         if self.seen.replace(count) != Some(count) {
             return false;
         }
-        waiter.wait(count, waited.clamp(SLEEP_AFTER, SLEEP_MAX));
+        let least = if self.data_path_crowded { SLEEP_MAX } else { SLEEP_AFTER };
+        waiter.wait(count, waited.clamp(least, SLEEP_MAX));
         true
     }
 

@@ -5,10 +5,11 @@
 //! count to change (`futex`): whatever it waits for changes it. Before, the thread says in
 //! `sleepers` that somebody sleeps, so that the daemon wakes nobody in vain.
 //!
-//! A third word says whether the data path is kept from the processor by others that want it too:
-//! then who polls in vain had better sleep at once, even if nobody wants the very processor that it
+//! A third word says that the data path is kept from the processor by others that want it too: then
+//! who polls in vain had better sleep at once, even if nobody wants the very processor that it
 //! polls on. (A scheduler may well leave that one to the poller, and have two data paths share
-//! another.)
+//! another.) As long as it says so, the daemon wakes who sleeps now and then also if nothing was
+//! published.
 //!
 //! The words lie in the first of the session's [doorbell](super::doorbell) pages, in cache lines
 //! of their own. A program that scribbles there makes the daemon call the system once for each
@@ -46,9 +47,23 @@ impl CompletionNotifier {
         }
     }
 
-    /// Says whether the data path is kept from the processor.
+    /// Wakes whoever sleeps, unless something was published since the count was `since`. Returns
+    /// the count.
+    pub fn wake_sleepers(&self, since: u32) -> u32 {
+        let (count, sleepers) = (self.0.atomic_u32(COUNT), self.0.atomic_u32(SLEEPERS));
+        // Who is about to sleep sees that the count has changed, as with a publication.
+        if count.load(Ordering::SeqCst) == since && sleepers.load(Ordering::SeqCst) != 0 {
+            self.notify();
+        }
+        count.load(Ordering::SeqCst)
+    }
+
+    /// Says whether the data path is kept from the processor; who sleeps may poll again if not.
     pub fn set_crowded(&self, crowded: bool) {
         self.0.atomic_u32(CROWDED).store(crowded.into(), Ordering::Relaxed);
+        if !crowded {
+            self.notify();
+        }
     }
 }
 
@@ -150,5 +165,25 @@ mod tests {
     fn a_wait_for_nothing_ends() {
         let (_, waiter) = session();
         waiter.wait(waiter.count(), Duration::from_micros(1));
+    }
+
+    #[test]
+    fn who_sleeps_is_woken_now_and_then_unless_something_was_published() {
+        let (notifier, waiter) = session();
+        assert_eq!(notifier.wake_sleepers(0), 0, "nobody sleeps");
+        std::thread::scope(|scope| {
+            let sleeper = scope.spawn(|| waiter.wait(0, LONG));
+            let before = Instant::now();
+            let mut count = 0;
+            while count == 0 {
+                count = notifier.wake_sleepers(count);
+            }
+            sleeper.join().unwrap();
+            assert!(before.elapsed() < LONG);
+        });
+        notifier.0.atomic_u32(SLEEPERS).store(1, Ordering::SeqCst);
+        assert_eq!(notifier.wake_sleepers(0), 1, "it was woken by that");
+        assert_eq!(notifier.0.atomic_u32(SLEEPERS).load(Ordering::SeqCst), 1);
+        assert_eq!(notifier.wake_sleepers(1), 2);
     }
 }
