@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_changed_is_noticed() {
+    fn a_change_is_noticed_within_the_longest_pause() {
         let mut slot = Slot::new(150);
         slot.crowded_of(1000);
         let longest = MAX_PAUSE.div_duration_f64(INTERVAL) as usize + 2;

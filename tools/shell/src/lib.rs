@@ -10,7 +10,17 @@ pub type Result<T = ()> = std::result::Result<T, String>;
 
 /// The root of the repository.
 pub fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap_or(Path::new(".")).into()
+    // What cargo says now counts before what it said when this was built: two clones may share
+    // what is built, and then this program may have been built for the other.
+    let now = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
+    let built_at = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let found = now.as_deref().and_then(root_above).or_else(|| root_above(built_at));
+    found.unwrap_or(Path::new(".")).into()
+}
+
+/// The nearest repository of ours that a folder is in.
+fn root_above(folder: &Path) -> Option<&Path> {
+    folder.ancestors().find(|above| above.join("tools/shell/Cargo.toml").is_file())
 }
 
 /// Collects the files below a folder whose names end so; build folders are left out.
@@ -123,5 +133,22 @@ mod tests {
         let test = std::env::current_exe().unwrap();
         assert!(test.starts_with(target_directory()), "{}", target_directory().display());
         assert!(release_binary("urxe").ends_with("release/urxe"));
+    }
+
+    #[test]
+    fn a_clone_within_a_repository_is_a_root_of_its_own() {
+        let built_at = Path::new(env!("CARGO_MANIFEST_DIR"));
+        assert_eq!(root_above(built_at), built_at.ancestors().nth(2));
+        assert_eq!(root_above(&std::env::temp_dir()), None);
+        let outer = std::env::temp_dir().join(format!("urxe-root-{}.d", std::process::id()));
+        let clone = outer.join("target/clone");
+        for root in [&outer, &clone] {
+            std::fs::create_dir_all(root.join("tools/shell")).unwrap();
+            std::fs::write(root.join("tools/shell/Cargo.toml"), "").unwrap();
+        }
+        let found =
+            [&outer, &clone].map(|root| root_above(&root.join("tools/xtask")).map(PathBuf::from));
+        std::fs::remove_dir_all(&outer).unwrap();
+        assert_eq!(found, [Some(outer), Some(clone)]);
     }
 }

@@ -72,8 +72,8 @@ impl PollBackoff {
     pub fn pause(&mut self, waiter: impl FnOnce() -> Option<CompletionWaiter>) -> bool {
         let before = Instant::now();
         let waited = before.duration_since(*self.waiting.get_or_insert(before));
-        // CLIENT-020: nothing is yielded then. Who yields among threads that are busy may wait for milliseconds
-        // until it is its turn, who sleeps is woken at once.
+        // CLIENT-020: nothing is yielded then. Who yields among threads that are busy may wait for
+        // milliseconds until it is its turn, who sleeps is woken at once.
         if !self.data_path_crowded {
             self.give_way(before);
         }

@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn who_sleeps_is_woken_now_and_then_unless_something_was_published() {
+    fn a_sleeper_is_woken_now_and_then_unless_something_was_published() {
         let (notifier, waiter) = session();
         assert_eq!(notifier.wake_sleepers(0), 0, "nobody sleeps");
         std::thread::scope(|scope| {
