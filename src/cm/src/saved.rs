@@ -128,7 +128,7 @@ pub(crate) struct ServiceIdAsNumber(u64);
 pub(crate) mod saved_message {
     use serde::de::Error;
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
-    use urxe_wire::mad::MAD_LEN;
+    use urxe_wire::mad::{MAD_LEN, Mad};
 
     type Kept = Option<Box<[u8; MAD_LEN]>>;
 
@@ -140,9 +140,12 @@ pub(crate) mod saved_message {
         let kept: Option<Vec<u8>> = Option::deserialize(from)?;
         let boxed = |bytes: Vec<u8>| {
             let len = bytes.len();
-            <Box<[u8; MAD_LEN]>>::try_from(bytes.into_boxed_slice()).map_err(|_| {
+            let message = <Box<[u8; MAD_LEN]>>::try_from(bytes).map_err(|_| {
                 D::Error::custom(format!("{len} bytes of a message, expected {MAD_LEN}"))
-            })
+            })?;
+            // UPGRADE-008: peers are not sent what they cannot read.
+            Mad::parse(&message).map_err(D::Error::custom)?;
+            Ok(message)
         };
         kept.map(boxed).transpose()
     }
