@@ -157,7 +157,6 @@ impl EventLoop {
             let spin = if yield_policy.is_due(now) { SPIN } else { Duration::ZERO };
             let looking = now.duration_since(last_work) < spin || self.has_more();
             let deadline = if looking { None } else { self.deadline() };
-            let deadline = deadline.into_iter().chain(self.crowding.wake_deadline()).min();
             // A train that is paced must not wait for a sleep that is longer than was asked for.
             let soon = deadline.is_some_and(|at| at < now + spin.min(SHORTEST_SLEEP));
             let spinning = looking || soon;
@@ -526,7 +525,7 @@ impl EventLoop {
     /// When there is something to do although nothing happens.
     fn deadline(&self) -> Option<Instant> {
         let devices = self.ctx.devices.iter().filter_map(|device| device.nic.deadline());
-        devices.chain(self.ctx.history_writer.deadline()).min()
+        devices.chain(self.ctx.history_writer.deadline()).chain(self.crowding.wake_deadline()).min()
     }
 
     /// Sleeps until something happens or the deadline has come; not at all if a program has just

@@ -27,9 +27,9 @@ use urxe_shm::client::poll_backoff;
 /// Where each thread and each data path has a processor of its own, that is polling. Where they
 /// share some, the thread yields the processor; and it sleeps when it has waited for long, or when
 /// the data path is kept from the processor. A completion in any queue of the same context wakes it
-/// up, and nothing else does; but it sleeps for no more than 100 us at a time, or for as long as it
-/// has waited already, and never for more than 10 ms. The data path that is kept from the processor
-/// wakes it after about 0.5 ms, whatever there is.
+/// up. For whatever else it waits, it sleeps for no more than 100 us at a time, or for as long as
+/// it has waited already, and never for more than 10 ms; where the data path is kept from the
+/// processor, until that wakes it, after about 0.5 ms (and 5 us for each program that it serves).
 /// Stock programs have the same by `urxe run`.
 ///
 /// There is one for each thread, whatever it polls.

@@ -56,10 +56,10 @@ pub(crate) fn make(options: &Options) -> Result {
         .map_err(|error| format!("{}: {error}", notes.display()))?;
     // Nothing that is built is shared: to cargo the crates of a clone are those of this repository,
     // and what was built of the one was taken for the other's.
-    let built = files.join("built");
+    let target = files.join("built");
     let cargo_there = || {
         let mut cargo = cargo();
-        cargo.current_dir(&clone).env("CARGO_TARGET_DIR", &built);
+        cargo.current_dir(&clone).env("CARGO_TARGET_DIR", &target);
         cargo
     };
     for workspace in ["Cargo.toml", "spec-tests/fuzz/Cargo.toml"] {
@@ -86,7 +86,7 @@ pub(crate) fn make(options: &Options) -> Result {
     for kind in ["deb", "tarball"] {
         run(cargo_there().args(["xtask", "package", kind]))?;
     }
-    let packages = built.join("package");
+    let packages = target.join("package");
     let built: Vec<_> = [format!("urxe_{version}_"), format!("urxe-{version}-")]
         .iter()
         .map(|prefix| packed(&packages, prefix))
