@@ -2,6 +2,8 @@
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
+use siphasher::sip::SipHasher13;
+use std::hash::Hasher;
 use std::ops::RangeInclusive;
 use urxe_types::Qpn;
 
@@ -67,26 +69,25 @@ impl QpnSequence {
 }
 
 /// Rounds after which the order is as good as any other.
-const ROUNDS: usize = 4;
+const ROUNDS: u32 = 4;
 
-/// The numbers below `len` in some order: a Feistel network whose round functions are tables of
-/// random numbers. It is made for the next larger power of four; what it gives beyond `len` is put
-/// in again, until it gives a number below.
+/// The numbers below `len` in some order: a Feistel network whose round functions are keyed hashes,
+/// so that it costs nothing to make one. It is made for the next larger power of four; what it
+/// gives beyond `len` is put in again, until it gives a number below.
 #[derive(Debug)]
 struct Shuffle {
     len: u32,
     /// Bits of half a number.
     half_bits: u32,
-    /// The table of each round, one after the other.
-    tables: Vec<u16>,
+    /// What begins each hash: its key is the order.
+    hasher: SipHasher13,
 }
 
 impl Shuffle {
     fn new(len: u32, rng: &mut ChaCha8Rng) -> Shuffle {
         let bits = u32::BITS - len.saturating_sub(1).leading_zeros();
-        let half_bits = bits.div_ceil(2);
-        let tables = (0..ROUNDS << half_bits).map(|_| rng.next_u32() as u16).collect();
-        Shuffle { len, half_bits, tables }
+        let hasher = SipHasher13::new_with_keys(rng.next_u64(), rng.next_u64());
+        Shuffle { len, half_bits: bits.div_ceil(2), hasher }
     }
 
     /// The number at a position, which is below `len` like the number.
@@ -95,14 +96,20 @@ impl Shuffle {
         let mut number = position;
         loop {
             let (mut high, mut low) = (number >> self.half_bits, number & mask);
-            for table in self.tables.chunks_exact(1 << self.half_bits) {
-                (high, low) = (low, high ^ u32::from(table[low as usize]) & mask);
+            for round in 0..ROUNDS {
+                (high, low) = (low, high ^ self.hash(round, low) & mask);
             }
             number = high << self.half_bits | low;
             if number < self.len {
                 return number;
             }
         }
+    }
+
+    fn hash(&self, round: u32, half: u32) -> u32 {
+        let mut hasher = self.hasher;
+        hasher.write_u64(u64::from(round) << 32 | u64::from(half));
+        hasher.finish() as u32
     }
 }
 
