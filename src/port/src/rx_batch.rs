@@ -10,13 +10,15 @@ pub(crate) const BUFFER_LEN: usize = 64 * 1024 + 256;
 /// Datagrams that one receive buffer is assumed to hold at most, for the bookkeeping's size.
 const DATAGRAMS_PER_BUFFER: usize = 64;
 
-/// Receive buffers, made once and used again and again.
+/// Receive buffers, made when they are needed first and used again and again.
 ///
 /// [`Port::recv`](crate::Port::recv) fills it, [`next_datagram`](Self::next_datagram) walks through
 /// it. A buffer in which the kernel had gathered many datagrams (GRO) comes out as the datagrams
 /// that went in.
 pub struct RxBatch {
     buffers: Vec<Box<[u8]>>,
+    /// How many of them there may be.
+    most: usize,
     /// What was received, in order.
     spans: Vec<Span>,
     /// How many datagrams that is.
@@ -63,11 +65,13 @@ impl Span {
 }
 
 impl RxBatch {
-    /// Makes a batch of so many buffers of 64 KiB: as many as one system call can fill.
+    /// A batch of so many buffers of 64 KiB: as many as one system call can fill.
     pub fn new(buffers: usize) -> Self {
+        let most = buffers.max(1);
         RxBatch {
-            buffers: (0..buffers.max(1)).map(|_| vec![0; BUFFER_LEN].into_boxed_slice()).collect(),
-            spans: Vec::with_capacity(buffers.max(1) * DATAGRAMS_PER_BUFFER),
+            buffers: Vec::new(),
+            most,
+            spans: Vec::with_capacity(most * DATAGRAMS_PER_BUFFER),
             datagrams: 0,
             used: 0,
             tail: 0,
@@ -131,10 +135,11 @@ impl RxBatch {
             return false;
         }
         if self.used == 0 || self.tail + datagram.len() > BUFFER_LEN {
-            if self.used == self.buffers.len() {
+            if self.used == self.most {
                 return false;
             }
             self.used += 1;
+            self.make_buffers(self.used);
             self.tail = 0;
         }
         let (buffer, start, len) = (self.used - 1, self.tail, datagram.len());
@@ -153,7 +158,15 @@ impl RxBatch {
     /// The buffers, for the kernel to write to. Only after [`clear`](Self::clear).
     pub(crate) fn buffers(&mut self) -> &mut [Box<[u8]>] {
         debug_assert!(self.used == 0, "the buffers are in use");
+        self.make_buffers(self.most);
         &mut self.buffers
+    }
+
+    /// Has at least so many buffers there.
+    fn make_buffers(&mut self, buffers: usize) {
+        while self.buffers.len() < buffers {
+            self.buffers.push(vec![0; BUFFER_LEN].into_boxed_slice());
+        }
     }
 
     /// The bytes that the kernel wrote to a buffer.
@@ -179,7 +192,7 @@ impl RxBatch {
         let datagrams = span.datagrams();
         self.datagrams += datagrams;
         self.spans.push(span);
-        self.used = self.buffers.len();
+        self.used = self.most;
         self.tail = BUFFER_LEN;
         datagrams
     }
@@ -238,6 +251,7 @@ mod tests {
     fn a_segment_length_of_none_or_too_much_means_one_datagram() {
         for segment in [0, 25, 26, usize::MAX] {
             let mut rx = RxBatch::new(1);
+            assert_eq!(rx.buffers().len(), 1);
             assert_eq!(rx.add(0, 0, 25, segment, outer(0)), 1);
             assert_eq!(rx.next_datagram().map(|(_, bytes)| bytes.len()), Some(25));
             assert!(rx.next_datagram().is_none());
