@@ -13,8 +13,11 @@ use std::time::Duration;
 use urxe_wire::Outer;
 use urxe_wire::batch::MAX_DATAGRAM;
 
+/// Room that is there from the beginning: for any header of a file, and for most blocks.
+const FIRST_ROOM: usize = 128 << 10;
+
 /// Room for the largest block that is read.
-const BUFFER: usize = 4 << 20;
+const MOST_ROOM: usize = 4 << 20;
 
 /// No packet is longer; what claims to be is cut off here.
 const MAX_PACKET: usize = 65_535 + 64;
@@ -102,7 +105,8 @@ impl Interface {
 /// # Errors
 /// If it is no capture, or ends early; then `each` has had all frames before that.
 pub fn read(input: impl Read + Send, mut each: impl FnMut(Frame<'_>)) -> Result<(), ReadError> {
-    let mut reader = create_reader(BUFFER, input).map_err(|_| ReadError::NotACapture)?;
+    let mut room = FIRST_ROOM;
+    let mut reader = create_reader(room, input).map_err(|_| ReadError::NotACapture)?;
     let mut interfaces: Vec<Interface> = Vec::new();
     let mut number = 0;
     loop {
@@ -115,9 +119,14 @@ pub fn read(input: impl Read + Send, mut each: impl FnMut(Frame<'_>)) -> Result<
                 reader.consume(used);
             }
             Err(PcapError::Eof) => return Ok(()),
-            Err(PcapError::Incomplete(_)) => {
+            Err(PcapError::Incomplete(_) | PcapError::BufferTooSmall) => {
                 // A pipe may give a block in any number of parts; what gives no more ends amid one.
                 let had = reader.data().len();
+                // By what has come: a block is as long as it says only if all of it is there.
+                if had == room && room < MOST_ROOM {
+                    room *= 2;
+                    reader.grow(room);
+                }
                 reader.refill().map_err(|_| ReadError::Damaged(number))?;
                 if had > 0 && reader.data().len() == had {
                     return Err(ReadError::Damaged(number));
@@ -332,6 +341,26 @@ mod tests {
         assert_eq!(frames[0].2, "Unusable(Link(197))");
         let arp = [&[2; 12], &[8, 6][..], &[0; 28]].concat();
         assert_eq!(all(&classic(false, 1, &arp, arp.len())).0[0].2, "Other");
+    }
+
+    #[test]
+    fn blocks_of_up_to_four_mebibytes_are_read_or_passed_over() {
+        for (len, is_read) in [(1 << 10, true), (1 << 20, true), (3 << 20, true), (5 << 20, false)]
+        {
+            let mut file = Vec::new();
+            PcapNg::begin(&mut file, "eth0").unwrap();
+            let mut long = vec![0xa5; len];
+            // A block of no type that is known.
+            long[..4].copy_from_slice(&0x4000_0000_u32.to_le_bytes());
+            long[4..8].copy_from_slice(&(len as u32).to_le_bytes());
+            long[len - 4..].copy_from_slice(&(len as u32).to_le_bytes());
+            file.extend(long);
+            let short = file.len();
+            PcapNg::begin(&mut file, "eth0").unwrap();
+            assert_eq!(all(&file).1.is_ok(), is_read, "{len}");
+            // What ends amid it is damaged, however much is missing.
+            assert!(matches!(all(&file[..short - 1]).1, Err(ReadError::Damaged(0))), "{len}");
+        }
     }
 
     #[test]
