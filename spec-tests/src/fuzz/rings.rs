@@ -1,12 +1,17 @@
 //! A data path whose program writes into its rings and its doorbells what and when it likes, also
 //! while they are read, and the data path of an honest peer.
 
+mod scribble;
+mod shared;
+
 use super::Input;
 use crate::simulation::world::{EndAttr, as_datagrams, everything};
+use scribble::{Scribble, Scribbler};
+use shared::{Shared, Span};
+use std::cell::Cell;
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use urxe_engine::{CqId, PdId, SrqId, Tuning};
 use urxe_nic::{
@@ -14,8 +19,7 @@ use urxe_nic::{
     Ring, SrqSpec,
 };
 use urxe_port::sim::{Link, SimNetwork};
-use urxe_shm::memory::arena::Arena;
-use urxe_shm::memory::region::{Mapping, Window, create_memfd};
+use urxe_shm::memory::region::Window;
 use urxe_shm::ring::completion_notifier::CompletionNotifier;
 use urxe_shm::ring::doorbell::{DOORBELL_SIZE, DoorbellReader};
 use urxe_shm::ring::geometry::Geometry;
@@ -43,16 +47,6 @@ const MTU: PathMtu = PathMtu::Mtu1024;
 /// The transports of a node's QPs; the last one has an SRQ.
 const TYPES: [QpType; 3] = [QpType::Rc, QpType::Ud, QpType::Rc];
 
-/// Where a ring's header has its two indices.
-const INDICES: [u64; 2] = [128, 256];
-
-/// A ring in a program's memory.
-#[derive(Clone, Copy)]
-struct Span {
-    at: u64,
-    len: u64,
-}
-
 /// A QP, and its program's ends.
 struct Qp {
     qpn: Qpn,
@@ -65,11 +59,10 @@ struct Node {
     qps: Vec<Qp>,
     srq: SrqId,
     cq: CqId,
-    arena: Arena,
+    shared: Shared,
     /// Every ring, and the doorbells.
     places: Vec<Span>,
     doorbells: DoorbellReader,
-    memory: Mapping,
     /// Of the half that is open, and of the other.
     keys: [u32; 2],
     _events: OwnedFd,
@@ -80,24 +73,23 @@ fn addr(node: usize) -> IpAddr {
 }
 
 impl Node {
-    fn new(network: &SimNetwork, number: usize, now: Instant) -> Node {
+    fn new(network: &SimNetwork, number: usize, now: Instant, mut shared: Shared) -> Node {
         let port = network.attach(addr(number)).expect("each has an address of its own");
         let gids = vec![Some(addr(number))];
         let config =
             Config { gids, active_mtu: MTU, slot: Slot::ALONE, seed: 1, tuning: Tuning::default() };
         let mut nic = Nic::new(Box::new(port), config, now);
-        let mut arena = Arena::new(1 << 20).expect("there is memory");
         let places = vec![Span { at: 0, len: DOORBELL_SIZE }];
-        let mut doorbells = DoorbellReader::new(Arc::clone(arena.doorbells())).expect("they fit");
+        let mut doorbells = DoorbellReader::new(Arc::clone(&shared.rings)).expect("they fit");
         doorbells.set_slots(TYPES.len() as u32);
 
         let (pipe, events) = EventPipe::new().expect("there are descriptors");
         let channel = nic.create_async_channel(pipe, 1, 1).expect("it is the first");
         let target = EventTarget::new(channel, 0, 5);
-        let mut rings = Rings { arena: &mut arena, places };
+        let mut rings = Rings { shared: &mut shared, places };
         let shape = Geometry::completion(15).expect("a possible size");
         let ring = CqProducer::create(rings.add(&shape), shape).expect("it fits");
-        let notifier = CompletionNotifier::new(Arc::clone(rings.arena.doorbells()));
+        let notifier = CompletionNotifier::new(Arc::clone(&rings.shared.rings));
         let cq = nic.create_cq(CqSpec {
             ring: Ring { ring, shape },
             notifier: notifier.expect("it fits"),
@@ -108,8 +100,8 @@ impl Node {
         let cq = cq.expect("it is the first");
         let pd = nic.alloc_pd().expect("it is the first");
         let recv_shape = Geometry::recv(7, 2).expect("a possible size");
-        let shared = rings.add(&recv_shape);
-        let ring = RqConsumer::create(shared.clone(), recv_shape).expect("it fits");
+        let of_srq = rings.add(&recv_shape);
+        let ring = RqConsumer::create(of_srq.clone(), recv_shape).expect("it fits");
         let ring = Ring { ring, shape: recv_shape };
         let srq = nic.create_srq(SrqSpec { pd, ring, limit: 0, events: target, owner: OWNER });
         let srq = srq.expect("it is the first");
@@ -119,7 +111,7 @@ impl Node {
             let send = rings.add(&send_shape);
             let ring = SqConsumer::create(send.clone(), send_shape, qp_type == QpType::Ud);
             let (recv, receives) = match at {
-                2 => (shared.clone(), Receives::Shared(srq)),
+                2 => (of_srq.clone(), Receives::Shared(srq)),
                 _ => {
                     let recv = rings.add(&recv_shape);
                     let ring = RqConsumer::create(recv.clone(), recv_shape).expect("it fits");
@@ -144,8 +136,8 @@ impl Node {
             });
         }
         let places = rings.places;
-        let (memory, keys) = register(&mut nic, pd);
-        Node { nic, qps, srq, cq, arena, places, doorbells, memory, keys, _events: events }
+        let keys = register(&mut nic, pd, &shared);
+        Node { nic, qps, srq, cq, shared, places, doorbells, keys, _events: events }
     }
 
     /// Takes all QPs from RESET to RTS.
@@ -180,64 +172,28 @@ impl Node {
     }
 }
 
-/// Two MRs of which only the first is open, and the memory of both.
-fn register(nic: &mut Nic, pd: PdId) -> (Mapping, [u32; 2]) {
-    let memfd = create_memfd("fuzzed", MEMORY as u64).expect("there is memory");
-    let map = |at, len| Mapping::new(&memfd, at, len).expect("there is room");
-    let mut reg = |at: usize, access| {
-        let memory = Some(Memory::Shared(map(at as u64, OPEN)));
-        let (iova, length) = (at as u64, OPEN as u64);
+/// Two MRs of which only the first is open.
+fn register(nic: &mut Nic, pd: PdId, shared: &Shared) -> [u32; 2] {
+    let mut reg = |half: usize, access| {
+        let memory = Some(Memory::Shared(Arc::clone(&shared.halves[half])));
+        let (iova, length) = ((half * OPEN) as u64, OPEN as u64);
         nic.reg_mr(MemorySpec { pd, iova, length, access, memory, owner: OWNER })
             .expect("nothing impossible")
     };
-    let keys = [reg(0, everything()), reg(OPEN, Access::default())];
-    let memory = map(0, MEMORY);
-    memory.write(OPEN as u64, &[CLOSED; MEMORY - OPEN]).expect("it is as long");
-    (memory, keys)
+    [reg(0, everything()), reg(1, Access::default())]
 }
 
 /// Makes rings.
 struct Rings<'a> {
-    arena: &'a mut Arena,
+    shared: &'a mut Shared,
     places: Vec<Span>,
 }
 
 impl Rings<'_> {
     fn add(&mut self, shape: &Geometry) -> Window {
-        let (extent, window) = self.arena.alloc(shape.size().into()).expect("there is room");
-        self.places.push(Span { at: extent.offset, len: u64::from(shape.size()) });
+        let (span, window) = self.shared.alloc(shape.size().into()).expect("there is room");
+        self.places.push(span);
         window
-    }
-}
-
-/// What a program writes where.
-#[derive(Clone, Copy)]
-struct Scribble {
-    at: u64,
-    bytes: [u8; 8],
-    len: usize,
-}
-
-impl Scribble {
-    /// Somewhere in a ring: at an index, or anywhere.
-    fn new(places: &[Span], input: &mut Input<'_>) -> Scribble {
-        let Span { at, len } = places[input.index(places.len())];
-        let kind = input.u8();
-        let within = match kind & 3 {
-            0 => INDICES[usize::from(kind >> 7)],
-            _ => u64::from(input.u16()),
-        };
-        let mut bytes = input.array();
-        if kind & 0x40 != 0 {
-            // Near to what was there: an index or a count that is nearly right.
-            bytes = u64::from(bytes[0] % 16).to_le_bytes();
-        }
-        let len_of_it = [1, 2, 4, 8][usize::from(kind >> 2 & 3)];
-        Scribble { at: at + within % (len - 8), bytes, len: len_of_it }
-    }
-
-    fn write(&self, memory: &Mapping) {
-        memory.write(self.at, &self.bytes[..self.len]).expect("rings lie within the file");
     }
 }
 
@@ -296,27 +252,59 @@ fn verb(node: &mut Node, now: Instant, input: &mut Input<'_>) {
         }
         4 => {
             let shape = Geometry::completion(31).expect("a possible size");
-            if let Ok((_, window)) = node.arena.alloc(shape.size().into()) {
+            if let Some((_, window)) = node.shared.alloc(shape.size().into()) {
                 let _ = nic.resize_cq(node.cq, window, shape);
             }
         }
         _ => {
             let shape = Geometry::recv(15, 2).expect("a possible size");
-            if let Ok((_, window)) = node.arena.alloc(shape.size().into()) {
+            if let Some((_, window)) = node.shared.alloc(shape.size().into()) {
                 let _ = nic.resize_srq(node.srq, window, shape);
             }
         }
     }
 }
 
+thread_local! {
+    /// What the last run has left for the next.
+    static KEPT: Cell<Option<Kept>> = const { Cell::new(None) };
+}
+
+/// What runs share, one after the other.
+struct Kept {
+    shared: [Shared; 2],
+    scribbler: Scribbler,
+}
+
+impl Kept {
+    fn new() -> Kept {
+        Kept { shared: [Shared::new(), Shared::new()], scribbler: Scribbler::new() }
+    }
+}
+
 /// Plays a program as the bytes say. Nothing that it writes reaches memory that it may not reach:
 /// the half of its peer's that is closed.
 pub fn run(bytes: &[u8]) {
+    let Kept { shared, scribbler } = KEPT.take().unwrap_or_else(Kept::new);
+    let [program, peer] = play(bytes, shared, &scribbler);
+    let mut closed = [0; MEMORY - OPEN];
+    peer.shared.memory.read(OPEN as u64, &mut closed).expect("it is as long");
+    assert!(closed == [CLOSED; MEMORY - OPEN], "memory was written that is open to nobody");
+    let shared = [program, peer].map(|Node { mut shared, .. }| {
+        shared.clear();
+        shared
+    });
+    KEPT.set(Some(Kept { shared, scribbler }));
+}
+
+fn play(bytes: &[u8], shared: [Shared; 2], scribbler: &Scribbler) -> [Node; 2] {
     let mut input = Input::new(bytes);
     // The one look at the clock: where virtual time begins means nothing.
     let mut now = Instant::now();
     let network = SimNetwork::new(7, Link::default());
-    let [mut program, mut peer] = [0, 1].map(|number| Node::new(&network, number, now));
+    let mut number = 0..;
+    let [mut program, mut peer] = shared
+        .map(|shared| Node::new(&network, number.next().expect("there are two"), now, shared));
     let (ours, theirs) = ((addr(0), program.qpns()), (addr(1), peer.qpns()));
     program.connect(now, theirs);
     peer.connect(now, ours);
@@ -332,43 +320,30 @@ pub fn run(bytes: &[u8]) {
     let is_concurrent = input.u8() & 0xf == 1;
     let scribbles: [Scribble; 4] =
         std::array::from_fn(|_| Scribble::new(&program.places, &mut input));
-    let end = program.places.iter().map(|place| place.at + place.len).max().unwrap_or(0);
-    let rings = Mapping::new(program.arena.fd(), 0, end as usize).expect("the file is as long");
-    let has_ended = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        if is_concurrent {
-            scope.spawn(|| {
-                while !has_ended.load(Ordering::Relaxed) {
-                    scribbles.iter().for_each(|scribble| scribble.write(&rings));
-                }
-            });
+    let rings = Arc::clone(&program.shared.rings);
+    let _scribbling = is_concurrent.then(|| scribbler.begin(&rings, scribbles));
+    for _ in 0..STEPS {
+        if input.is_empty() {
+            break;
         }
-        for _ in 0..STEPS {
-            if input.is_empty() {
-                break;
-            }
-            match input.u8() % 16 {
-                0..=5 => Scribble::new(&program.places, &mut input).write(&rings),
-                6..=9 => post(&mut program, (1, theirs.1, peer.keys[0]), &mut input),
-                10 => post(&mut peer, (0, ours.1, program.keys[0]), &mut input),
-                11 => receive(&mut program, &mut input),
-                12 => verb(&mut program, now, &mut input),
-                13 => program.nic.ring_doorbell(ours.1[input.index(TYPES.len())]),
-                _ => now += Duration::from_micros(1 << (input.u8() % 21)),
-            }
-            program.turn(now);
-            peer.turn(now);
+        match input.u8() % 16 {
+            0..=5 => Scribble::new(&program.places, &mut input).write(&rings),
+            6..=9 => post(&mut program, (1, theirs.1, peer.keys[0]), &mut input),
+            10 => post(&mut peer, (0, ours.1, program.keys[0]), &mut input),
+            11 => receive(&mut program, &mut input),
+            12 => verb(&mut program, now, &mut input),
+            13 => program.nic.ring_doorbell(ours.1[input.index(TYPES.len())]),
+            _ => now += Duration::from_micros(1 << (input.u8() % 21)),
         }
-        for _ in 0..100 {
-            let deadlines = [network.next_event(), program.nic.deadline(), peer.nic.deadline()];
-            let Some(next) = deadlines.into_iter().flatten().min() else { break };
-            now = next.max(now + Duration::from_nanos(1));
-            program.turn(now);
-            peer.turn(now);
-        }
-        has_ended.store(true, Ordering::Relaxed);
-    });
-    let mut closed = [0; MEMORY - OPEN];
-    peer.memory.read(OPEN as u64, &mut closed).expect("it is as long");
-    assert!(closed == [CLOSED; MEMORY - OPEN], "memory was written that is open to nobody");
+        program.turn(now);
+        peer.turn(now);
+    }
+    for _ in 0..100 {
+        let deadlines = [network.next_event(), program.nic.deadline(), peer.nic.deadline()];
+        let Some(next) = deadlines.into_iter().flatten().min() else { break };
+        now = next.max(now + Duration::from_nanos(1));
+        program.turn(now);
+        peer.turn(now);
+    }
+    [program, peer]
 }

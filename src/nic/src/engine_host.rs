@@ -425,7 +425,7 @@ mod tests {
                 Kind::Shared => {
                     let file = create_memfd("test", 4096).unwrap();
                     let map = || Mapping::new(&file, 0, 4096).unwrap();
-                    return (Polled::Mapped(map()), Memory::Shared(map()));
+                    return (Polled::Mapped(map()), Memory::Shared(map().into()));
                 }
                 Kind::Own => {
                     assert!(own_memory::prepare());

@@ -608,7 +608,7 @@ mod tests {
             nic.modify_qp(now, qpn, &attr).unwrap();
         }
         let memfd = create_memfd("narrow", 1 << 16).unwrap();
-        let memory = Some(Memory::Shared(Mapping::new(memfd, 0, 1 << 16).unwrap()));
+        let memory = Some(Memory::Shared(Mapping::new(memfd, 0, 1 << 16).unwrap().into()));
         let (length, access) = (1 << 16, Access::default());
         let spec = MemorySpec { pd, iova: 0, length, access, memory, owner };
         let lkey = nic.reg_mr(spec).unwrap();

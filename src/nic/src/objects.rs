@@ -5,6 +5,7 @@ use crate::queues::{CompletionQueue, RecvQueue, SendQueue};
 use crate::table::Numbered;
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::sync::Arc;
 use urxe_engine::{MrSpec, QueueId, RegionId};
 use urxe_shm::control::WhyCopied;
 use urxe_shm::control::event::EventRecord;
@@ -46,7 +47,7 @@ impl EventTarget {
 /// The memory behind an MR.
 pub enum Memory {
     /// Shared with the program: loads and stores.
-    Shared(Mapping),
+    Shared(Arc<Mapping>),
     /// Of the process that the data path runs in: copies that notice if it is not there.
     Own {
         /// Address of the first byte.

@@ -113,7 +113,7 @@ impl Node {
             iova: 0,
             length: MEMORY as u64,
             access: EVERYTHING,
-            memory: Some(Memory::Shared(map())),
+            memory: Some(Memory::Shared(map().into())),
             owner: OWNER,
         });
         Node {

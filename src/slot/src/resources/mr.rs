@@ -82,7 +82,7 @@ pub(super) fn reg(
     let handle = session.objects.new_handle()?;
     let memory = match (request.backing, memory) {
         (Backing::Shared { offset }, Some(memfd)) if request.length > 0 => {
-            Some(Memory::Shared(map(session, ctx, &memfd, offset, request.length)?))
+            Some(Memory::Shared(map(session, ctx, &memfd, offset, request.length)?.into()))
         }
         (Backing::Process { why }, None) if request.length > 0 => {
             Some(reach(session, &request, why)?)
