@@ -33,6 +33,12 @@ use urxe_types::{AddressVector, DatagramPath};
 /// Steps of one run.
 const STEPS: usize = 200;
 
+/// Rounds after them in which what is under way comes to its end.
+const ROUNDS: usize = 100;
+
+/// After this, every QP in ERR has been looked at for what was posted to it.
+const LOOKED_AT: Duration = Duration::from_secs(1);
+
 /// Bytes of a node's memory. The second half is open to nobody else.
 const MEMORY: usize = 1 << 14;
 const OPEN: usize = MEMORY / 2;
@@ -338,12 +344,16 @@ fn play(bytes: &[u8], shared: [Shared; 2], scribbler: &Scribbler) -> [Node; 2] {
         program.turn(now);
         peer.turn(now);
     }
-    for _ in 0..100 {
-        let deadlines = [network.next_event(), program.nic.deadline(), peer.nic.deadline()];
-        let Some(next) = deadlines.into_iter().flatten().min() else { break };
-        now = next.max(now + Duration::from_nanos(1));
+    for _ in 0..ROUNDS {
+        // Not those at which QPs in ERR are looked at, of which there is no end.
+        let timers = [&program, &peer].map(|node| node.nic.device().poll_timeout());
+        let next = timers.into_iter().chain([network.next_event()]).flatten().min();
+        now = next.map_or(now + LOOKED_AT, |next| next.max(now + Duration::from_nanos(1)));
         program.turn(now);
         peer.turn(now);
+        if next.is_none() {
+            break;
+        }
     }
     [program, peer]
 }
