@@ -14,7 +14,9 @@ pub fn input(corpus: &[Vec<u8>], seed: u64, number: u64) -> Vec<u8> {
     // Each has a generator of its own, so that none depends on those before it.
     let mut rng = Rng::new(Rng::new(seed).next_u64() ^ Rng::new(number).next_u64());
     if corpus.is_empty() || rng.index(8) == 0 {
-        let len = rng.index(MAX_LEN + 1);
+        // As many of a few bytes as of very many: most that can happen takes few steps.
+        let most = MAX_LEN >> rng.index(MAX_LEN.ilog2() as usize);
+        let len = rng.index(most + 1);
         return rng.bytes(len);
     }
     let mut bytes = one_of(corpus, &mut rng).clone();
