@@ -4,6 +4,8 @@ use super::Input;
 use rustix::event::EventfdFlags;
 use rustix::fs::MemfdFlags;
 use rustix::pipe::PipeFlags;
+use std::cell::Cell;
+use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
@@ -24,6 +26,10 @@ use urxe_types::{
 /// Requests of one run.
 const REQUESTS: usize = 100;
 
+/// Requests that a program has under way at most. To wait for each reply takes far longer than to
+/// answer a request, and a program need not.
+const TOGETHER: usize = 8;
+
 /// The daemon of this process, and its address.
 fn daemon() -> &'static (Handle, IpAddr) {
     static DAEMON: OnceLock<(Handle, IpAddr)> = OnceLock::new();
@@ -33,6 +39,8 @@ fn daemon() -> &'static (Handle, IpAddr) {
         let addr = Ipv4Addr::new(127, 77, high, low.clamp(1, 254)).into();
         let mut config = Config::new([addr]);
         config.socket = socket();
+        // It has one program at a time, and the next.
+        config.slots = 1;
         (Daemon::start(config).expect("a daemon can be started"), addr)
     })
 }
@@ -41,9 +49,11 @@ fn socket() -> PathBuf {
     std::env::temp_dir().join(format!("urxe-fuzz-{}/urxed.sock", std::process::id()))
 }
 
-/// A program, and the numbers that its handles have had.
+/// A program.
 struct Program {
     channel: Channel,
+    /// What it has asked and was not told yet.
+    asked: VecDeque<Request>,
     /// Descriptors that came with replies: to have them again with requests is one more thing to
     /// try.
     fds: Vec<OwnedFd>,
@@ -52,16 +62,48 @@ struct Program {
 impl Program {
     fn new() -> Program {
         let channel = Channel::connect(daemon().0.socket());
-        Program { channel: channel.expect("the daemon takes connections"), fds: Vec::new() }
+        let channel = channel.expect("the daemon takes connections");
+        Program { channel, asked: VecDeque::new(), fds: Vec::new() }
     }
 
-    /// Asks, and takes what comes. `Err` when the daemon has ended the session.
-    fn ask(&mut self, request: &Request, fds: &[BorrowedFd<'_>]) -> Result<(), ChannelError> {
-        let (reply, fds) = self.channel.call(request, fds)?;
-        self.fds.extend(fds);
-        self.fds.truncate(8);
-        if let Reply::Error(error) = reply {
-            assert!(!error.message.is_empty(), "{request:?} was refused without a word");
+    /// One that has done nothing wrong, and is served.
+    fn honest() -> Program {
+        let mut program = Program::new();
+        let own = process_memory::open_own().expect("one's own memory can be opened");
+        let hello = Request::Hello { program: "fuzzed".into() };
+        let from = Cursor { slot: 0, after: None };
+        // What the broker is asked too, and makes nothing that stays.
+        let shown = Request::Resources { device: "urxe0".into(), kind: ResourceKind::Mr, from };
+        for (request, with) in [(hello, Some(own.as_fd())), (shown, None)] {
+            let answer = program.channel.call(&request, with.as_slice());
+            let (reply, _) = answer.expect("who does nothing wrong is answered");
+            assert!(!matches!(reply, Reply::Error(_)), "{request:?} was refused: {reply:?}");
+        }
+        program
+    }
+
+    /// Asks, and takes what has been answered when much is under way. `Err` when the daemon has
+    /// ended the session.
+    fn ask(
+        &mut self,
+        request: Request,
+        fds: &[BorrowedFd<'_>],
+        together: usize,
+    ) -> Result<(), ChannelError> {
+        self.channel.send(&request, fds)?;
+        self.asked.push_back(request);
+        if self.asked.len() < together { Ok(()) } else { self.hear() }
+    }
+
+    /// Takes the answers to all that was asked.
+    fn hear(&mut self) -> Result<(), ChannelError> {
+        while let Some(request) = self.asked.pop_front() {
+            let (reply, fds) = self.channel.recv()?;
+            self.fds.extend(fds);
+            self.fds.truncate(8);
+            if let Reply::Error(error) = reply {
+                assert!(!error.message.is_empty(), "{request:?} was refused without a word");
+            }
         }
         Ok(())
     }
@@ -301,15 +343,20 @@ fn next_request(input: &mut Input<'_>) -> Option<Request> {
     decode(&message).ok()
 }
 
-/// Plays a program as the bytes say, and then one that does nothing wrong, which must be served.
+thread_local! {
+    /// The program that was served after the last run: this one's.
+    static NEXT: Cell<Option<Program>> = const { Cell::new(None) };
+}
+
+/// Plays a program as the bytes say, and then has another greet the daemon, which must be served.
 pub fn run(bytes: &[u8]) {
     let mut input = Input::new(bytes);
-    let mut program = Program::new();
-    let own = process_memory::open_own().expect("one's own memory can be opened");
-    let hello = Request::Hello { program: "fuzzed".into() };
-    if input.u8() != 0xff {
-        program.ask(&hello, &[own.as_fd()]).expect("a greeting is answered");
-    }
+    let kind = input.u8();
+    let mut program = match kind {
+        0xff => Program::new(),
+        _ => NEXT.take().unwrap_or_else(Program::honest),
+    };
+    let together = if kind & 7 == 0 { 1 } else { TOGETHER };
     for _ in 0..REQUESTS {
         if input.is_empty() {
             break;
@@ -321,12 +368,14 @@ pub fn run(bytes: &[u8]) {
             _ => None,
         };
         let with: Vec<BorrowedFd<'_>> = with.iter().map(AsFd::as_fd).collect();
-        if program.ask(&request, &with).is_err() {
+        if program.ask(request, &with, together).is_err() {
             break;
         }
     }
+    // Some end amid what they have asked.
+    if kind & 3 != 3 {
+        let _ = program.hear();
+    }
     drop(program);
-    let mut next = Program::new();
-    next.ask(&hello, &[]).expect("a greeting is answered");
-    next.ask(&Request::OpenDevice { name: "urxe0".into() }, &[]).expect("the device is there");
+    NEXT.set(Some(Program::honest()));
 }
