@@ -26,9 +26,9 @@ use urxe_types::{
 /// Requests of one run.
 const REQUESTS: usize = 100;
 
-/// Requests that a program has under way at most. To wait for each reply takes far longer than to
+/// Requests that a program has outstanding at most. To wait for each reply takes far longer than to
 /// answer a request, and a program need not.
-const TOGETHER: usize = 8;
+const MAX_OUTSTANDING: usize = 8;
 
 /// The daemon of this process, and its address.
 fn daemon() -> &'static (Handle, IpAddr) {
@@ -52,8 +52,8 @@ fn socket() -> PathBuf {
 /// A program.
 struct Program {
     channel: Channel,
-    /// What it has asked and was not told yet.
-    asked: VecDeque<Request>,
+    /// What it has asked and has no reply to yet.
+    outstanding: VecDeque<Request>,
     /// Descriptors that came with replies: to have them again with requests is one more thing to
     /// try.
     fds: Vec<OwnedFd>,
@@ -63,7 +63,7 @@ impl Program {
     fn new() -> Program {
         let channel = Channel::connect(daemon().0.socket());
         let channel = channel.expect("the daemon takes connections");
-        Program { channel, asked: VecDeque::new(), fds: Vec::new() }
+        Program { channel, outstanding: VecDeque::new(), fds: Vec::new() }
     }
 
     /// One that has done nothing wrong, and is served.
@@ -82,22 +82,22 @@ impl Program {
         program
     }
 
-    /// Asks, and takes what has been answered when much is under way. `Err` when the daemon has
-    /// ended the session.
+    /// Asks, and takes all replies once `max_outstanding` of them are missing. `Err` when the
+    /// daemon has ended the session.
     fn ask(
         &mut self,
         request: Request,
         fds: &[BorrowedFd<'_>],
-        together: usize,
+        max_outstanding: usize,
     ) -> Result<(), ChannelError> {
         self.channel.send(&request, fds)?;
-        self.asked.push_back(request);
-        if self.asked.len() < together { Ok(()) } else { self.hear() }
+        self.outstanding.push_back(request);
+        if self.outstanding.len() < max_outstanding { Ok(()) } else { self.take_replies() }
     }
 
-    /// Takes the answers to all that was asked.
-    fn hear(&mut self) -> Result<(), ChannelError> {
-        while let Some(request) = self.asked.pop_front() {
+    /// Takes the replies to all that was asked.
+    fn take_replies(&mut self) -> Result<(), ChannelError> {
+        while let Some(request) = self.outstanding.pop_front() {
             let (reply, fds) = self.channel.recv()?;
             self.fds.extend(fds);
             self.fds.truncate(8);
@@ -356,7 +356,7 @@ pub fn run(bytes: &[u8]) {
         0xff => Program::new(),
         _ => NEXT.take().unwrap_or_else(Program::honest),
     };
-    let together = if kind & 7 == 0 { 1 } else { TOGETHER };
+    let max_outstanding = if kind & 7 == 0 { 1 } else { MAX_OUTSTANDING };
     for _ in 0..REQUESTS {
         if input.is_empty() {
             break;
@@ -368,13 +368,13 @@ pub fn run(bytes: &[u8]) {
             _ => None,
         };
         let with: Vec<BorrowedFd<'_>> = with.iter().map(AsFd::as_fd).collect();
-        if program.ask(request, &with, together).is_err() {
+        if program.ask(request, &with, max_outstanding).is_err() {
             break;
         }
     }
     // Some end amid what they have asked.
     if kind & 3 != 3 {
-        let _ = program.hear();
+        let _ = program.take_replies();
     }
     drop(program);
     NEXT.set(Some(Program::honest()));

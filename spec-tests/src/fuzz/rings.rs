@@ -308,9 +308,9 @@ fn play(bytes: &[u8], shared: [Shared; 2], scribbler: &Scribbler) -> [Node; 2] {
     // The one look at the clock: where virtual time begins means nothing.
     let mut now = Instant::now();
     let network = SimNetwork::new(7, Link::default());
-    let mut number = 0..;
-    let [mut program, mut peer] = shared
-        .map(|shared| Node::new(&network, number.next().expect("there are two"), now, shared));
+    let [of_program, of_peer] = shared;
+    let mut program = Node::new(&network, 0, now, of_program);
+    let mut peer = Node::new(&network, 1, now, of_peer);
     let (ours, theirs) = ((addr(0), program.qpns()), (addr(1), peer.qpns()));
     program.connect(now, theirs);
     peer.connect(now, ours);
