@@ -80,10 +80,13 @@ pub fn check(only: &str, in_process: bool) -> Result {
     rows.push(Row::new("nothing is left".into(), "all", nothing_left));
     print(&rows);
     left_out.iter().for_each(|line| eprintln!("{line}"));
-    match rows.iter().filter(|row| row.outcome.is_err()).count() {
-        0 => Ok(()),
-        failed => Err(format!("{failed} of {} failed, see the table", rows.len())),
+    let failed: Vec<_> = rows.iter().filter(|row| row.outcome.is_err()).collect();
+    if failed.is_empty() {
+        return Ok(());
     }
+    // Once more, each with its reason: who reads only the end of a long log still learns them.
+    let lines: Vec<_> = failed.iter().map(|row| row.to_string()).collect();
+    Err(format!("{} of {} failed:\n{}", failed.len(), rows.len(), lines.join("\n")))
 }
 
 fn run_one(testbed: &Testbed, program: &Program, daemons: &'static str) -> Row {
