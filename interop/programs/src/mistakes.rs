@@ -5,16 +5,12 @@
 //! else, fails the test. After a sentence was changed, `URXE_BLESS=1` writes the file anew.
 
 use crate::faults::Fault;
-use crate::testbed::{Side, Testbed};
+use crate::testbed::{Side, TIMEOUT, Testbed};
 use std::net::IpAddr;
-use std::time::Duration;
 use urxe_shell::{Result, root};
 
 /// All tests.
 pub(crate) const ALL: [(&str, Fault); 1] = [("mistakes are explained", mistakes_are_explained)];
-
-/// All mistakes take a few seconds, most of them for retries.
-const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// As many mistakes are in the table at least.
 const LEAST: usize = 60;
