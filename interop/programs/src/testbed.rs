@@ -12,9 +12,9 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 use urxe_shell::{Result, is_root, output, release_binary, root, run};
 
-/// How long a program may take before it counts as hanging. On a machine that does nothing else none
-/// takes 10 seconds; but perftest measures the processor's clock for a quarter of a second of CPU
-/// time with each size of `-a`, which takes 45 seconds where five others want each processor.
+/// How long a program may take before it counts as hanging. On a machine that does nothing else
+/// none takes 10 seconds; but perftest measures the processor's clock for a quarter of a second of
+/// CPU time with each size of `-a`, which takes 45 seconds where five others want each processor.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(180);
 
 /// What a program says that was to run a slot of its own, and cannot.
