@@ -383,6 +383,8 @@ impl Completer {
         let ends_request = pending.is_last(number) || ends_part;
         let is_as_asked = pending.is_repeated()
             || fault!(ResponseOrderNotChecked)
+            // TRAIN-021
+            || (pending.may_come_in_onlys() && matches!(response, Response::ReadOnly(_)))
             || (response.begins(), response.ends()) == (begins_request, ends_request);
         let is_of_other_length =
             payload.len() as u64 != expected && !fault!(ResponseLengthNotChecked);
