@@ -93,6 +93,15 @@ fn an_answer_of_one_size_that_was_lost_is_asked_for_alone() {
 }
 
 #[test]
+fn an_answer_of_one_size_is_held_to_the_length_of_its_place() {
+    for (psn, at, len) in [(201, 0, 0), (202, 256, 255), (204, 768, 2), (204, 768, 256)] {
+        let mut t = read_of_four();
+        t.receive(&[only(psn, at, len)]);
+        t.expect_send(1, WcStatus::BadResponse);
+    }
+}
+
+#[test]
 fn a_read_whose_standard_answers_are_all_of_one_size_asks_for_nothing_else() {
     let mut t = reading();
     t.agree(AGREED);
