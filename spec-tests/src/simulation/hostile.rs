@@ -146,6 +146,7 @@ impl Forger {
             _ => CapabilityMessage::GetResp(Capabilities {
                 selective_ack: self.rng.percent(50),
                 echoes_marks: self.rng.percent(50),
+                answers_in_onlys: self.rng.percent(50),
             }),
         };
         // Transactions are counted from 0 or drawn.

@@ -100,11 +100,12 @@ pub struct Settings {
 
     /// How RC messages become packets [default: uniform].
     ///
-    /// Both are standard, and programs see no difference. `uniform` makes packets of one size, of
-    /// which one system call sends many: a WRITE without immediate goes as WRITE ONLYs, which makes
-    /// WRITEs of a few KiB several times as fast. `strict` sends FIRST, MIDDLEs and LAST as
-    /// rdma_rxe does: for peers and tools that count messages on the wire, and where a WRITE that
-    /// leaves its region shall be refused before anything of it is stored.
+    /// Both are standard to peers that keep to it, and programs see no difference. `uniform` makes
+    /// packets of one size, of which one system call sends many: a WRITE without immediate goes as
+    /// WRITE ONLYs, which makes WRITEs of a few KiB several times as fast; and between two daemons
+    /// that have agreed on it, a READ is answered in READ RESPONSE ONLYs. `strict` sends FIRST,
+    /// MIDDLEs and LAST as rdma_rxe does: for peers and tools that count messages on the wire, and
+    /// where a WRITE that leaves its region shall be refused before anything of it is stored.
     #[arg(long, value_name = "FORM", value_enum)]
     pub wire: Option<Wire>,
 

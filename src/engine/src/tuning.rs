@@ -18,8 +18,9 @@ pub struct Tuning {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum WireForm {
     /// Packets of one size where the standard allows it, so that those of many messages can share
-    /// a segmented send: a WRITE without immediate goes as WRITE ONLYs, a short READ is asked for
-    /// in parts of two packets.
+    /// a segmented send: a WRITE without immediate goes as WRITE ONLYs, a READ is answered in READ
+    /// RESPONSE ONLYs by a peer that has agreed to it, and a short one is asked for in parts of two
+    /// packets from others.
     #[default]
     Uniform,
     /// As kernel rxe and hardware do: FIRST, MIDDLE, LAST; one request for a READ as far as the

@@ -38,7 +38,8 @@ fn agree(t: &mut Script) {
     t.device.ask_capabilities(t.now, &flow(LOCAL, PEER));
     let question: [u8; MAD_LEN] = t.next_sent().1.payload.try_into().unwrap();
     let tid = CapabilityMad::parse(&question).unwrap().tid;
-    let capabilities = Capabilities { selective_ack: true, echoes_marks: true };
+    let capabilities =
+        Capabilities { selective_ack: true, echoes_marks: true, ..Default::default() };
     let answer = CapabilityMad { tid, message: CapabilityMessage::GetResp(capabilities) }.bytes();
     let answer = pkt(Opcode::UD_SEND_ONLY, 9).deth(Qkey::GSI, 1).payload(&answer).to(Qpn::GSI);
     t.receive_from(PEER, &answer);

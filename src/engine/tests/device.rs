@@ -102,7 +102,7 @@ fn a_slot_is_answered_at_a_management_qp_of_its_own() {
     assert_eq!((deth.src_qp, question.headers.bth.dest_qp), (slot.management_qpn(), Qpn::GSI));
     let bytes: [u8; MAD_LEN] = question.payload.try_into().unwrap();
     let tid = CapabilityMad::parse(&bytes).unwrap().tid;
-    let capabilities = Capabilities { selective_ack: true, echoes_marks: false };
+    let capabilities = Capabilities { selective_ack: true, ..Default::default() };
     let answer = CapabilityMad { tid, message: CapabilityMessage::GetResp(capabilities) }.bytes();
     let answer = pkt(Opcode::UD_SEND_ONLY, 9).deth(Qkey::GSI, 1).payload(&answer);
     // One that goes to QP1 is the broker's.

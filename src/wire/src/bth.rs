@@ -64,6 +64,11 @@ impl Bth {
     /// Bytes on the wire.
     pub const LEN: usize = 12;
 
+    /// What [`resv7`](Bth::resv7) of a READ request says to a responder that is known to understand
+    /// it: each packet of the answer may be a READ RESPONSE ONLY, so that all are of one size. Any
+    /// other responder ignores it.
+    pub const ANSWER_IN_ONLYS: u8 = 0x75;
+
     /// Offset of the byte that may change on the way, which the ICRC takes as all ones.
     pub(crate) const MUTABLE_BYTE: usize = 4;
 

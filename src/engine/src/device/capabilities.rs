@@ -22,7 +22,11 @@ use urxe_wire::mad::{Capabilities, CapabilityMad, CapabilityMessage, MAD_LEN, Ma
 use urxe_wire::{Flow, datagram_source_port};
 
 /// What we understand ourselves.
-const OURS: Capabilities = Capabilities { selective_ack: true, echoes_marks: true };
+fn ours(form: WireForm) -> Capabilities {
+    // TRAIN-023
+    let answers_in_onlys = form == WireForm::Uniform;
+    Capabilities { selective_ack: true, echoes_marks: true, answers_in_onlys }
+}
 
 /// The peers that were asked.
 #[derive(Debug)]
@@ -221,7 +225,8 @@ impl Device {
             let (hop_limit, traffic_class, flow_label) = (0, 0, 0);
             AddressVector { dgid: src, sgid_index, traffic_class, hop_limit, flow_label }
         });
-        let mad = CapabilityMad { tid, message: CapabilityMessage::GetResp(OURS) }.bytes();
+        let message = CapabilityMessage::GetResp(ours(self.tables.config.tuning.wire));
+        let mad = CapabilityMad { tid, message }.bytes();
         // REPAIR-004: from the address that was asked, to the one that asks, if it is a host's.
         let sent = to.is_some_and(|to| self.send_mad(&to, src_qpn, &mad).is_ok());
         if !sent {

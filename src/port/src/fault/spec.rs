@@ -29,7 +29,8 @@ use std::time::Duration;
 /// for itself.
 ///
 /// A long WRITE of urxe's over RC is WRITE ONLYs, unless it is told to send FIRST, MIDDLEs and LAST
-/// (`urxed --wire strict`); `write` counts its packets in both forms.
+/// (`urxed --wire strict`); `write` counts its packets in both forms. Likewise the answers to READs
+/// are READ RESPONSE ONLYs, once two of urxe have agreed on it; `read-response` counts them all.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FaultSpec {
     /// What happens by chance.

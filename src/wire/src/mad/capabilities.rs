@@ -30,6 +30,9 @@ fields! {
         /// As a responder, it tells of congestion marks on requests by BECN in its
         /// acknowledgements.
         echoes_marks: bool = bits(3, 6..7),
+        /// As a responder, it answers a READ in packets of one size where the request
+        /// [asks for that](crate::Bth::ANSWER_IN_ONLYS).
+        answers_in_onlys: bool = bits(3, 5..6),
     }
 }
 
@@ -121,7 +124,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const ALL: Capabilities = Capabilities { selective_ack: true, echoes_marks: true };
+    const ALL: Capabilities =
+        Capabilities { selective_ack: true, echoes_marks: true, answers_in_onlys: true };
 
     #[test]
     fn every_field_at_its_place() {
@@ -133,11 +137,11 @@ mod tests {
         bytes[17] = 0x10;
         bytes[37..40].copy_from_slice(&[0x02, 0x75, 0x72]);
         bytes[41] = 1;
-        bytes[47] = 0b11;
+        bytes[47] = 0b111;
         assert_eq!(answer.bytes(), bytes);
         assert_eq!(CapabilityMad::parse(&bytes), Some(answer));
-        bytes[47] = 0b1111_1101;
-        let first = Capabilities { selective_ack: true, echoes_marks: false };
+        bytes[47] = 0b1111_1001;
+        let first = Capabilities { selective_ack: true, ..Capabilities::default() };
         let read = CapabilityMad::parse(&bytes).map(|mad| mad.message);
         assert_eq!(read, Some(CapabilityMessage::GetResp(first)), "unknown bits mean nothing");
     }
@@ -165,11 +169,16 @@ mod tests {
 
     proptest! {
         #[test]
-        fn messages_survive(tid: u64, which in 0..4u8, selective_ack: bool, echoes_marks: bool) {
+        fn messages_survive(tid: u64, which in 0..4u8, [a, b, c] in any::<[bool; 3]>()) {
+            let (selective_ack, echoes_marks, answers_in_onlys) = (a, b, c);
             let message = match which {
                 0 => CapabilityMessage::Get,
                 1 => CapabilityMessage::Refused,
-                _ => CapabilityMessage::GetResp(Capabilities { selective_ack, echoes_marks }),
+                _ => CapabilityMessage::GetResp(Capabilities {
+                    selective_ack,
+                    echoes_marks,
+                    answers_in_onlys,
+                }),
             };
             let mad = CapabilityMad { tid, message };
             prop_assert_eq!(CapabilityMad::parse(&mad.bytes()), Some(mad));

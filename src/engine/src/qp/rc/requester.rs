@@ -3,16 +3,18 @@
 use super::turns::Turns;
 use super::values::{Allowance, Probed, Sent};
 use crate::counters::Counter;
+use crate::device::Peers;
 use crate::host::Host;
 use crate::limits::{
-    FIRST_ACK_PACKETS, MAX_OUTSTANDING, PACKETS_PER_ACK, READS_IN_WINDOW, SHORT_READ_PACKETS,
-    UNIFORM_READ_PACKETS,
+    FIRST_ACK_PACKETS, INITIAL_WINDOW, MAX_OUTSTANDING, PACKETS_PER_ACK, READS_IN_WINDOW,
+    SHORT_READ_PACKETS, UNIFORM_READ_PACKETS,
 };
 use crate::path::{Direction, Lane, PathId};
 use crate::qp::common::{Cx, Error};
 use crate::qp::parameters::{RequesterParameters, Route};
 use crate::qp::send_queue::{Blocked, SendQueue};
 use crate::tuning::WireForm;
+use std::time::Instant;
 use urxe_types::Psn;
 use urxe_wire::batch::TxBatch;
 
@@ -107,8 +109,16 @@ impl Requester {
         let is_read = pending.is_read();
         let lane = path_now.lane_mut(direction);
         let end = match is_read {
-            // RC-REQ-011
-            true => sq.end_of_current(self.packets_per_read(route.wire, lane, packets, route.mtu)),
+            true => {
+                let in_onlys = packets > UNIFORM_READ_PACKETS
+                    && may_ask_for_onlys(cx.peers, cx.now, route, lane);
+                if in_onlys {
+                    pending.ask_for_onlys();
+                }
+                let is_split = !in_onlys && self.is_to_be_split(route.wire, packets);
+                // RC-REQ-011
+                sq.end_of_current(self.packets_per_read(lane, route.mtu, is_split))
+            }
             false => packet + 1,
         };
         let Some((pending, _)) = sq.current() else { return Err(Blocked::Wait) };
@@ -178,17 +188,21 @@ impl Requester {
 
     /// PSNs that a READ request asks for at most. They come in one burst, which the window is to
     /// bound; and the burst of one request shows that the end of the one before was lost, so
-    /// several are under way if the peer allows. A short READ is asked for in parts whose answers
-    /// are all of one size.
-    fn packets_per_read(&self, form: WireForm, lane: &Lane, packets: u32, mtu: u32) -> u32 {
+    /// several are under way if the peer allows.
+    fn packets_per_read(&self, lane: &Lane, mtu: u32, is_split: bool) -> u32 {
         let at_once = u32::from(self.max_rd_atomic).clamp(1, READS_IN_WINDOW);
         let window = (lane.window() / u64::from(mtu)) as u32;
         let bound = (window / at_once).max(1);
-        let is_split = form == WireForm::Uniform
-            && packets <= SHORT_READ_PACKETS
-            && u32::from(self.max_rd_atomic) >= READS_IN_WINDOW;
-        // TRAIN-020
         if is_split { bound.min(UNIFORM_READ_PACKETS) } else { bound }
+    }
+
+    /// Whether a READ of so many packets is short, and is asked for in parts whose answers are all
+    /// of one size.
+    fn is_to_be_split(&self, form: WireForm, packets: u32) -> bool {
+        // TRAIN-020
+        form == WireForm::Uniform
+            && packets <= SHORT_READ_PACKETS
+            && u32::from(self.max_rd_atomic) >= READS_IN_WINDOW
     }
 
     /// Sends packets again that were lost, as far as there is room for them. Returns whether there
@@ -274,6 +288,24 @@ impl Requester {
         self.turns.on_sent(lane, direction, cx.now, bytes, end - packet);
         cx.count_repeat(tx, after);
         Ok(())
+    }
+}
+
+/// Whether the peer answers a READ in packets of one size if it is asked to. One of which that is
+/// not known, and from which much is read, is asked that first.
+fn may_ask_for_onlys(peers: &mut Peers, now: Instant, route: &Route, lane: &Lane) -> bool {
+    if route.wire == WireForm::Strict {
+        return false;
+    }
+    match peers.capabilities(route.flow.dst) {
+        Some(peer) => peer.answers_in_onlys,
+        None => {
+            // TRAIN-024
+            if lane.window() > INITIAL_WINDOW {
+                peers.ask(now, &route.flow);
+            }
+            false
+        }
     }
 }
 

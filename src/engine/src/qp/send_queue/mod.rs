@@ -243,14 +243,11 @@ impl SendQueue {
         self.asked.iter().find(|asked| distance(self.una, asked.end) > at)
     }
 
-    /// Whether a request under way begins with this packet, as far as it takes a resource.
-    pub(in crate::qp) fn begins_request(&self, psn: Psn) -> bool {
-        self.request_of(psn).is_some_and(|asked| asked.first == psn)
-    }
-
-    /// Whether a request under way ends with this packet, as far as it takes a resource.
-    pub(in crate::qp) fn ends_request(&self, psn: Psn) -> bool {
-        self.request_of(psn).is_some_and(|asked| asked.end == psn.next())
+    /// Whether a request under way begins, and ends, with this packet, as far as it takes a
+    /// resource.
+    pub(in crate::qp) fn bounds_of_request(&self, psn: Psn) -> (bool, bool) {
+        let asked = self.request_of(psn);
+        asked.map_or((false, false), |asked| (asked.first == psn, asked.end == psn.next()))
     }
 
     /// A request that was asked for again, as far as `end`, is maybe one of its own now.

@@ -34,6 +34,8 @@ impl Pending {
                 && (self.ends_request(packet) || fault!(SolicitedInAll)),
             ack_req,
             migreq: !fault!(MigreqCleared),
+            // TRAIN-021
+            resv7: if self.in_onlys { Bth::ANSWER_IN_ONLYS } else { 0 },
             ..Bth::new(route.dest_qpn, psn)
         };
         // As it was judged when it was taken.

@@ -22,6 +22,8 @@ pub(in crate::qp) struct Pending {
     pub(super) mtu: u32,
     /// Packets of it were sent again because they were lost.
     pub(super) is_repeated: bool,
+    /// The peer was asked for answers that are all of one size.
+    pub(super) in_onlys: bool,
     /// Its PSNs begin here; meaningful once `started`.
     pub(super) first_psn: Psn,
     /// Its PSNs are assigned: something of it was sent. A local operation was done.
@@ -40,6 +42,7 @@ impl Pending {
             packets: 1,
             mtu: 1,
             is_repeated: false,
+            in_onlys: false,
             first_psn: Psn::new(0),
             started: false,
             failed: None,
@@ -105,6 +108,16 @@ impl Pending {
     /// Whether packets of it were sent again because they were lost.
     pub(in crate::qp) fn is_repeated(&self) -> bool {
         self.is_repeated
+    }
+
+    /// From now on the peer is asked for answers that are all of one size.
+    pub(in crate::qp) fn ask_for_onlys(&mut self) {
+        self.in_onlys = true;
+    }
+
+    /// Whether each answer may be a READ RESPONSE ONLY.
+    pub(in crate::qp) fn may_come_in_onlys(&self) -> bool {
+        self.in_onlys
     }
 
     /// The direction in which its data goes.

@@ -22,6 +22,7 @@ impl SpareSends {
         pending.length = 0;
         pending.packets = 1;
         pending.is_repeated = false;
+        pending.in_onlys = false;
         pending
     }
 

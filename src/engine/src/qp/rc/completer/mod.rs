@@ -369,7 +369,8 @@ impl Completer {
     ) -> Result<(), Failure> {
         let Headers { bth: Bth { psn, .. }, body: response } = packet.headers;
         let payload = packet.payload;
-        let (begins_part, ends_part) = (sq.begins_request(psn), sq.ends_request(psn));
+        let has_arrived = sq.has_arrived(psn);
+        let (begins_part, ends_part) = sq.bounds_of_request(psn);
         let Some((pending, number)) = sq.find(psn) else { return Ok(()) };
         if pending.is_placement() {
             return self.on_placed(cx, sq, path, psn, response, payload);
@@ -383,6 +384,8 @@ impl Completer {
         let ends_request = pending.is_last(number) || ends_part;
         let is_as_asked = pending.is_repeated()
             || fault!(ResponseOrderNotChecked)
+            // TRAIN-021
+            || (pending.may_come_in_onlys() && matches!(response, Response::ReadOnly(_)))
             || (response.begins(), response.ends()) == (begins_request, ends_request);
         let is_of_other_length =
             payload.len() as u64 != expected && !fault!(ResponseLengthNotChecked);
@@ -390,11 +393,10 @@ impl Completer {
         if !pending.is_read() || !is_as_asked || is_of_other_length {
             return bad_response(cx);
         }
-        if sq.has_arrived(psn) {
+        if has_arrived {
             cx.count(Counter::StaleResponses, 1);
             return Ok(());
         }
-        let Some((pending, _)) = sq.find(psn) else { return Ok(()) };
         // REPAIR-051: wherever it comes in the order.
         let placed = pending.scatter(cx, offset, payload);
         refuse_unless_placed(sq, psn, placed);

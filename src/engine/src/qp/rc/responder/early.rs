@@ -93,7 +93,7 @@ impl Early {
         }
         // REPAIR-020
         let psns = match headers.body {
-            Request::Read(reth) => ReadResource::new(psn, &reth, mtu, Msn::new(0)).packets,
+            Request::Read(reth) => ReadResource::new(&headers.bth, &reth, mtu, Msn::new(0)).packets,
             _ => 1,
         };
         let before = index.checked_sub(1).and_then(|index| self.kept.get(index));

@@ -14,7 +14,7 @@ use crate::qp::message::{check_range, check_rkey, flush_rights};
 use crate::qp::parameters::Route;
 use crate::qp::receive::Refusal;
 use urxe_types::{Access, Extra, FlushSelectivity, Psn, Rkey};
-use urxe_wire::{AtomicEth, Feth, Headers, Packet, Request, Reth};
+use urxe_wire::{AtomicEth, Bth, Feth, Headers, Packet, Request, Reth};
 
 impl Responder {
     /// Executes a request.
@@ -43,7 +43,7 @@ impl Responder {
                 // RC-RESP-009
                 part.end().map(|imm| imm.map(Extra::Imm))
             }
-            Request::Read(reth) => return self.execute_read(cx, route.mtu, bth.psn, reth),
+            Request::Read(reth) => return self.execute_read(cx, route.mtu, bth, reth),
             Request::CompareSwap(eth) => {
                 // RC-RESP-023
                 let op = match fault!(CompareSwapSwapsOperands) {
@@ -79,13 +79,13 @@ impl Responder {
         &mut self,
         cx: &mut Cx<'_, H>,
         mtu: u32,
-        psn: Psn,
+        bth: &Bth,
         reth: &Reth,
     ) -> Result<(), Refusal> {
         check_range(cx, reth, Access::REMOTE_READ)?;
         // RC-RESP-055: the request is a message done (IBTA C9-148), though its data is still to be
         // sent.
-        let read = ReadResource::new(psn, reth, mtu, self.msn.next());
+        let read = ReadResource::new(bth, reth, mtu, self.msn.next());
         self.remember(Resource::Read(read));
         // RC-RESP-018
         let psns = if fault!(ReadTakesOnePsn) { 1 } else { read.packets };

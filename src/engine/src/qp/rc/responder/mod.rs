@@ -390,19 +390,20 @@ impl Responder {
     /// answered again (IBTA 9.7.5.1.4).
     fn on_duplicate<H>(&mut self, cx: &mut Cx<'_, H>, route: &Route, bth: &Bth, request: &Request) {
         cx.count(Counter::DuplicateRequests, 1);
-        self.answer_again(cx, route, bth.psn, request);
+        self.answer_again(cx, route, bth, request);
         // REPAIR-017
         if bth.ack_req && !self.early.is_empty() && acknowledges_selectively(cx, route) {
             self.queue_ack();
         }
     }
 
-    fn answer_again<H>(&mut self, cx: &mut Cx<'_, H>, route: &Route, psn: Psn, request: &Request) {
+    fn answer_again<H>(&mut self, cx: &mut Cx<'_, H>, route: &Route, bth: &Bth, request: &Request) {
+        let psn = bth.psn;
         let again = match request {
             // RC-RESP-026, RC-RESP-027, ORDER-007: it is not carried out.
             Request::Send(_) | Request::Write(_) if fault!(DuplicateNotAcknowledged) => return,
             Request::Send(_) | Request::Write(_) => return self.queue_ack(),
-            Request::Read(reth) => return self.on_read_again(cx, route, psn, reth),
+            Request::Read(reth) => return self.on_read_again(cx, route, bth, reth),
             Request::CompareSwap(_) | Request::FetchAdd(_) => {
                 // RC-RESP-028
                 let atomic = self.resources.find_atomic(psn);
@@ -432,9 +433,9 @@ impl Responder {
         }
     }
 
-    fn on_read_again<H>(&mut self, cx: &mut Cx<'_, H>, route: &Route, psn: Psn, reth: &Reth) {
+    fn on_read_again<H>(&mut self, cx: &mut Cx<'_, H>, route: &Route, bth: &Bth, reth: &Reth) {
         let mtu = route.mtu;
-        let rest = ReadResource::new(psn, reth, mtu, self.msn);
+        let rest = ReadResource::new(bth, reth, mtu, self.msn);
         match self.resources.find_read(&rest, mtu) {
             Some(_) if fault!(DuplicateReadNotAnswered) => {}
             Some(original) => {

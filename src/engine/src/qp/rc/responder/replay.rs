@@ -4,7 +4,7 @@
 use crate::qp::send_queue::distance;
 use std::collections::VecDeque;
 use urxe_types::{Msn, Psn, Rkey};
-use urxe_wire::Reth;
+use urxe_wire::{Bth, Reth};
 
 /// A READ that was accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,13 +17,18 @@ pub(super) struct ReadResource {
     pub(super) len: u32,
     /// Messages completed with it.
     pub(super) msn: Msn,
+    /// The peer takes each response as one of its own.
+    pub(super) in_onlys: bool,
 }
 
 impl ReadResource {
     /// The READ that a request asks for.
-    pub(super) fn new(first_psn: Psn, reth: &Reth, mtu: u32, msn: Msn) -> ReadResource {
+    pub(super) fn new(bth: &Bth, reth: &Reth, mtu: u32, msn: Msn) -> ReadResource {
         let packets = reth.len.div_ceil(mtu).max(1);
-        ReadResource { first_psn, packets, va: reth.va, rkey: reth.rkey, len: reth.len, msn }
+        let &Reth { va, rkey, len } = reth;
+        // TRAIN-022
+        let in_onlys = bth.resv7 == Bth::ANSWER_IN_ONLYS;
+        ReadResource { first_psn: bth.psn, packets, va, rkey, len, msn, in_onlys }
     }
 
     /// The PSN after its last response.
@@ -114,7 +119,8 @@ mod tests {
     use super::*;
 
     fn read(psn: u32, packets: u32, va: u64, len: u32) -> ReadResource {
-        ReadResource { first_psn: Psn::new(psn), packets, va, rkey: Rkey(5), len, msn: Msn::new(0) }
+        let (first_psn, rkey, msn) = (Psn::new(psn), Rkey(5), Msn::new(0));
+        ReadResource { first_psn, packets, va, rkey, len, msn, in_onlys: false }
     }
 
     #[test]

@@ -7,6 +7,7 @@ use crate::counters::Counter;
 use crate::host::{AsyncEvent, Host};
 use crate::qp::common::{Cx, Failure};
 use crate::qp::parameters::Route;
+use crate::tuning::WireForm;
 use urxe_types::{Access, Pkey, Psn, WcStatus};
 use urxe_wire::batch::TxBatch;
 use urxe_wire::{Aeth, Bth, Headers, NakCode, Response, Syndrome};
@@ -121,6 +122,8 @@ impl Responder {
         let aeth = Aeth { syndrome: Syndrome::ACK, msn: read.msn };
         // RC-RESP-017
         let response = match (number == 0, number + 1 == read.packets) {
+            // TRAIN-022
+            _ if read.in_onlys && route.wire == WireForm::Uniform => Response::ReadOnly(aeth),
             (true, true) => Response::ReadOnly(aeth),
             (true, false) => Response::ReadFirst(aeth),
             (false, true) if fault!(ReadEndsWithMiddle) => Response::ReadMiddle,
