@@ -71,7 +71,7 @@ pub(crate) fn open_port(
     let own_capture = own_capture
         .map_err(|source| StartError::System { step: "taking the capture file", source })?;
     let mut sockets = Sockets {
-        port: plan.open(Slot::ALONE.id(), own_capture)?,
+        port: plan.open(Slot::ALONE.id(), own_capture, None)?,
         source: Box::new(PlannedSockets { plan: plan.clone(), slots }),
         groups: BTreeMap::new(),
     };

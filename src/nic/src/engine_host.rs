@@ -6,7 +6,7 @@ use crate::limits::SPARE_INLINE_BUFFERS;
 use crate::objects::{ChannelId, EventTarget, Memory, Objects};
 use crate::queues::Next;
 use crate::staging::Staging;
-use std::rc::Rc;
+use std::sync::Arc;
 use urxe_engine::{
     AsyncEvent, AtomicOp, CqId, CqOverrun, Host, MemoryFault, QueueId, RegionId, SrqId, Taken,
 };
@@ -89,6 +89,21 @@ impl ProgramHost {
         self.unpublished = unpublished;
     }
 
+    /// Has events wait, or no longer: where we are, their pipes are not open.
+    pub(crate) fn hold_events(&mut self, is_held: bool) {
+        self.channels.hold(is_held);
+    }
+
+    /// Whether events wait only because they were held.
+    pub(crate) fn has_held_events(&self) -> bool {
+        self.channels.has_held()
+    }
+
+    /// Sends them.
+    pub(crate) fn flush_held_events(&mut self) {
+        self.channels.flush_held();
+    }
+
     /// QPs that may have gone to ERR since the last time.
     pub(crate) fn take_maybe_failed_qp(&mut self) -> Option<Qpn> {
         self.maybe_failed_qps.pop()
@@ -118,7 +133,7 @@ impl ProgramHost {
     }
 
     /// Lets go of what was known of memory that is registered no longer.
-    pub(crate) fn release(&mut self, memory: &Rc<ProcessMemory>) {
+    pub(crate) fn release(&mut self, memory: &Arc<ProcessMemory>) {
         self.staging.release(memory);
     }
 
@@ -432,7 +447,7 @@ mod tests {
                     Memory::Own { addr }
                 }
                 Kind::Process => {
-                    let memory = Rc::new(ProcessMemory::accept(open_own().unwrap()).unwrap());
+                    let memory = Arc::new(ProcessMemory::accept(open_own().unwrap()).unwrap());
                     Memory::Process { memory, addr, why: WhyCopied::NotAsked }
                 }
             };

@@ -19,6 +19,8 @@ pub(crate) struct EventChannels {
     channels: Slab<Channel>,
     /// Those whose records began to wait since the last time that this was looked at.
     full: Vec<ChannelId>,
+    /// Records are to wait: the pipes are not open where we are.
+    is_held: bool,
 }
 
 impl EventChannels {
@@ -46,7 +48,8 @@ impl EventChannels {
 
     /// Sends a record. Returns whether its program will get it, if it reads.
     pub(crate) fn send(&mut self, id: ChannelId, record: EventRecord) -> bool {
-        match self.channels.get_mut(id.0).map(|channel| channel.pipe.send(record)) {
+        let send = if self.is_held { EventPipe::hold } else { EventPipe::send };
+        match self.channels.get_mut(id.0).map(|channel| send(&mut channel.pipe, record)) {
             Some(Delivery::Delivered) => true,
             Some(Delivery::Blocked) => {
                 self.full.push(id);
@@ -54,6 +57,22 @@ impl EventChannels {
             }
             Some(Delivery::Lost) | None => false,
         }
+    }
+
+    /// Has all records wait, or no longer.
+    pub(crate) fn hold(&mut self, is_held: bool) {
+        self.is_held = is_held;
+    }
+
+    /// Whether records have begun to wait that nobody was told of.
+    pub(crate) fn has_held(&self) -> bool {
+        !self.full.is_empty()
+    }
+
+    /// Sends what waits only because it was [held](Self::hold).
+    pub(crate) fn flush_held(&mut self) {
+        let channels = &mut self.channels;
+        self.full.retain(|id| channels.get_mut(id.0).is_some_and(|channel| !channel.pipe.flush()));
     }
 
     /// Takes back the records of an object that is no more.

@@ -80,6 +80,19 @@ impl EventPipe {
                 Err(_) => return Delivery::Lost,
             }
         }
+        self.wait(record)
+    }
+
+    /// Lets a record wait, for a [flush](Self::flush), although there may be room.
+    pub fn hold(&mut self, record: EventRecord) -> Delivery {
+        let is_first = self.waiting.is_empty();
+        match self.wait(record.to_bytes()) {
+            Delivery::Delivered if is_first => Delivery::Blocked,
+            delivery => delivery,
+        }
+    }
+
+    fn wait(&mut self, record: [u8; RECORD_LEN]) -> Delivery {
         // CQ-033
         if self.waiting.len() >= MAX_WAITING_EVENTS {
             return Delivery::Lost;
@@ -172,6 +185,17 @@ mod tests {
         let mut bytes = [0; RECORD_LEN];
         assert_eq!(rustix::io::read(read_end, &mut bytes), Ok(RECORD_LEN));
         EventRecord::from_bytes(bytes).user_handle
+    }
+
+    #[test]
+    fn records_that_are_held_come_with_the_next_flush_before_what_is_sent_later() {
+        let (mut pipe, read_end) = EventPipe::new().unwrap();
+        assert_eq!(pipe.hold(record(0)), Delivery::Blocked, "it has to be flushed");
+        assert_eq!(pipe.hold(record(1)), Delivery::Delivered);
+        assert_eq!(rustix::io::ioctl_fionread(&read_end), Ok(0));
+        assert_eq!(pipe.send(record(2)), Delivery::Delivered);
+        assert!(pipe.flush());
+        assert_eq!([(); 3].map(|()| read(&read_end)), [0, 1, 2]);
     }
 
     #[test]

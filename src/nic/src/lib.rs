@@ -41,7 +41,7 @@ mod write_combiner;
 pub use counters::{HostCounters, ObjectCounts};
 pub use event_pipe::{Delivery, EventPipe, drain};
 pub use guarded::guard_addresses;
-pub use nic::{Config, Nic, PortEvent};
+pub use nic::{Config, Nic, PollerTurn, PortEvent};
 pub use objects::{ChannelId, EventTarget, Memory, Mr, OwnerId};
 pub use tap::{Owners, TapSpec};
 pub use verbs::{

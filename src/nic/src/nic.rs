@@ -34,6 +34,17 @@ pub enum PortEvent {
     GidChange = event::GID_CHANGE,
 }
 
+/// What came of the turn of a poller: a thread of the program that polls its queues.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PollerTurn {
+    /// Anything was done.
+    pub worked: bool,
+    /// Anything had come.
+    pub received: bool,
+    /// There is something that only the runner's own thread can do.
+    pub left_over: bool,
+}
+
 /// What a data path begins with.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -225,6 +236,53 @@ impl Nic {
         self.after_engine(now);
         self.flush_taps(now);
         Ok(true)
+    }
+
+    /// Whether [pollers](Self::poller_turn) can do what there is to do.
+    pub fn serves_pollers(&self) -> bool {
+        self.port.serves_pollers() && self.taps.is_empty()
+    }
+
+    /// What there is to do, for a thread of the program that polls and has other descriptors
+    /// ([`Port::set_poller`]): what is due, what is to be sent, what one receive call brings. What
+    /// came is answered at once or, with `hold_answers`, with the next turn: a program that sends
+    /// when it sees it has both leave together, its own first.
+    ///
+    /// # Errors
+    /// If the port has failed for good.
+    pub fn poller_turn(&mut self, now: Instant, hold_answers: bool) -> io::Result<PollerTurn> {
+        self.port.set_poller(true);
+        self.host.hold_events(true);
+        let turn = self.poller_turn_with(now, hold_answers);
+        self.host.hold_events(false);
+        self.port.set_poller(false);
+        turn
+    }
+
+    fn poller_turn_with(&mut self, now: Instant, hold_answers: bool) -> io::Result<PollerTurn> {
+        let mut worked = self.handle_timers(now)?;
+        if self.blocked {
+            worked |= self.send(now)?;
+        }
+        worked |= self.transmit(now)?;
+        let received = self.receive(now)?;
+        if received && !hold_answers {
+            self.transmit(now)?;
+        }
+        let left_over = self.blocked || self.host.has_held_events();
+        Ok(PollerTurn { worked: worked | received, received, left_over })
+    }
+
+    /// Does what pollers could not.
+    ///
+    /// # Errors
+    /// If the port has failed for good.
+    pub fn after_pollers(&mut self, now: Instant) -> io::Result<()> {
+        self.host.flush_held_events();
+        if self.blocked {
+            self.send(now)?;
+        }
+        Ok(())
     }
 
     /// The same for each datagram of a batch, as the taps see it.

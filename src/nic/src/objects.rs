@@ -4,7 +4,6 @@
 use crate::queues::{CompletionQueue, RecvQueue, SendQueue};
 use crate::table::Numbered;
 use std::collections::BTreeMap;
-use std::rc::Rc;
 use std::sync::Arc;
 use urxe_engine::{MrSpec, QueueId, RegionId};
 use urxe_shm::control::WhyCopied;
@@ -56,7 +55,7 @@ pub enum Memory {
     /// Anything else the program has: system calls.
     Process {
         /// The program's memory.
-        memory: Rc<ProcessMemory>,
+        memory: Arc<ProcessMemory>,
         /// Address of the first byte there.
         addr: u64,
         /// Why it is not shared, for people.

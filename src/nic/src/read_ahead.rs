@@ -8,12 +8,12 @@
 
 use crate::limits::{READ_AHEAD_LEN, READ_AHEAD_LEN_MIN};
 use std::ops::Range;
-use std::rc::Rc;
+use std::sync::Arc;
 use urxe_shm::memory::process_memory::ProcessMemory;
 
 /// The stretch of a program's memory that is going to be read, and what is fetched of it.
 pub(crate) struct ReadAhead {
-    memory: Option<Rc<ProcessMemory>>,
+    memory: Option<Arc<ProcessMemory>>,
     /// What is going to be read and is not fetched.
     announced: Range<u64>,
     /// Address of the first byte fetched.
@@ -39,20 +39,20 @@ impl ReadAhead {
         }
     }
 
-    fn is_of(&self, memory: &Rc<ProcessMemory>) -> bool {
-        self.memory.as_ref().is_some_and(|of| Rc::ptr_eq(of, memory))
+    fn is_of(&self, memory: &Arc<ProcessMemory>) -> bool {
+        self.memory.as_ref().is_some_and(|of| Arc::ptr_eq(of, memory))
     }
 
     /// Says that this stretch is going to be read, soon and from its start. What was fetched and is
     /// announced again stays, so that a long stretch can be announced anew with each packet.
-    pub(crate) fn announce(&mut self, memory: &Rc<ProcessMemory>, addr: u64, len: u64) {
+    pub(crate) fn announce(&mut self, memory: &Arc<ProcessMemory>, addr: u64, len: u64) {
         let fetched_to = self.addr + self.data.len() as u64;
         let end = addr.saturating_add(len);
         if self.is_of(memory) && (self.addr..=fetched_to).contains(&addr) {
             self.announced = fetched_to..end;
         } else {
             self.forget();
-            self.memory = Some(Rc::clone(memory));
+            self.memory = Some(Arc::clone(memory));
             self.announced = addr..end;
         }
     }
@@ -67,7 +67,7 @@ impl ReadAhead {
     }
 
     /// Forgets what was fetched if this stretch, which is written, has any of it.
-    pub(crate) fn forget_overlapping(&mut self, memory: &Rc<ProcessMemory>, addr: u64, len: u64) {
+    pub(crate) fn forget_overlapping(&mut self, memory: &Arc<ProcessMemory>, addr: u64, len: u64) {
         let end = self.addr + self.data.len() as u64;
         if self.is_of(memory) && addr < end && self.addr < addr.saturating_add(len) {
             self.forget();
@@ -77,7 +77,7 @@ impl ReadAhead {
     /// How many bytes to fetch for a read of `len` bytes at `addr`; 0 when fetching gains nothing.
     pub(crate) fn worth_fetching(
         &self,
-        memory: &Rc<ProcessMemory>,
+        memory: &Arc<ProcessMemory>,
         addr: u64,
         len: usize,
     ) -> usize {
@@ -90,7 +90,7 @@ impl ReadAhead {
     }
 
     /// Fetches up to `len` bytes; what is not mapped ends it.
-    pub(crate) fn fetch(&mut self, memory: &Rc<ProcessMemory>, addr: u64, len: usize) {
+    pub(crate) fn fetch(&mut self, memory: &Arc<ProcessMemory>, addr: u64, len: usize) {
         self.addr = addr;
         self.used = 0;
         self.data.resize(len, 0);
@@ -101,7 +101,7 @@ impl ReadAhead {
     }
 
     /// Lets go of a program's memory.
-    pub(crate) fn release(&mut self, memory: &Rc<ProcessMemory>) {
+    pub(crate) fn release(&mut self, memory: &Arc<ProcessMemory>) {
         if self.is_of(memory) {
             self.forget();
             self.memory = None;
@@ -111,7 +111,7 @@ impl ReadAhead {
     /// Copies what was fetched, if all of this stretch was.
     pub(crate) fn copy_fetched(
         &mut self,
-        memory: &Rc<ProcessMemory>,
+        memory: &Arc<ProcessMemory>,
         addr: u64,
         buf: &mut [u8],
     ) -> bool {

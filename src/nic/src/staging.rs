@@ -5,7 +5,7 @@
 use crate::limits::HELD_WRITE_LEN;
 use crate::read_ahead::ReadAhead;
 use crate::write_combiner::WriteCombiner;
-use std::rc::Rc;
+use std::sync::Arc;
 use urxe_engine::MemoryFault;
 use urxe_shm::memory::process_memory::ProcessMemory;
 
@@ -23,7 +23,7 @@ impl Staging {
     /// Writes, now or by the next [`sync`](Self::sync), after all writes before.
     pub(crate) fn write(
         &mut self,
-        memory: &Rc<ProcessMemory>,
+        memory: &Arc<ProcessMemory>,
         addr: u64,
         data: &[u8],
     ) -> Result<(), MemoryFault> {
@@ -35,7 +35,7 @@ impl Staging {
     /// is written, and it is still for [`sync`](Self::sync) to tell.
     pub(crate) fn write_alone(
         &mut self,
-        memory: &Rc<ProcessMemory>,
+        memory: &Arc<ProcessMemory>,
         addr: u64,
         data: &[u8],
     ) -> Result<(), MemoryFault> {
@@ -61,7 +61,7 @@ impl Staging {
     /// Reads what the program and all writes so far have put there.
     pub(crate) fn read(
         &mut self,
-        memory: &Rc<ProcessMemory>,
+        memory: &Arc<ProcessMemory>,
         addr: u64,
         buf: &mut [u8],
     ) -> Result<(), MemoryFault> {
@@ -83,7 +83,7 @@ impl Staging {
     }
 
     /// Says that this stretch is going to be read, soon and from its start.
-    pub(crate) fn read_ahead(&mut self, memory: &Rc<ProcessMemory>, addr: u64, len: u64) {
+    pub(crate) fn read_ahead(&mut self, memory: &Arc<ProcessMemory>, addr: u64, len: u64) {
         self.ahead.announce(memory, addr, len);
     }
 
@@ -98,7 +98,7 @@ impl Staging {
     }
 
     /// Lets go of a program's memory.
-    pub(crate) fn release(&mut self, memory: &Rc<ProcessMemory>) {
+    pub(crate) fn release(&mut self, memory: &Arc<ProcessMemory>) {
         self.writes.release(memory);
         self.ahead.release(memory);
     }
@@ -111,12 +111,12 @@ mod tests {
     use urxe_shm::memory::process_memory::open_own;
 
     /// Our own memory, as a program would pass it.
-    fn own_memory() -> Rc<ProcessMemory> {
-        Rc::new(ProcessMemory::accept(open_own().unwrap()).unwrap())
+    fn own_memory() -> Arc<ProcessMemory> {
+        Arc::new(ProcessMemory::accept(open_own().unwrap()).unwrap())
     }
 
     /// Memory that is only touched through the descriptor while a test runs.
-    fn arena(len: usize) -> (Rc<ProcessMemory>, Vec<u8>, u64) {
+    fn arena(len: usize) -> (Arc<ProcessMemory>, Vec<u8>, u64) {
         let mut bytes = vec![0u8; len];
         let addr = bytes.as_mut_ptr() as u64;
         (own_memory(), bytes, addr)

@@ -8,14 +8,14 @@
 //! become visible in any order. Where that matters the copy is cut, at the price of another one:
 //! [`barrier`](WriteCombiner::barrier).
 
-use std::rc::Rc;
+use std::sync::Arc;
 use urxe_engine::MemoryFault;
 use urxe_shm::memory::process_memory::{MAX_PIECES, ProcessMemory};
 use urxe_shm::memory::store_order;
 
 /// One stretch of a program's memory that is yet to be written.
 pub(crate) struct WriteCombiner {
-    memory: Option<Rc<ProcessMemory>>,
+    memory: Option<Arc<ProcessMemory>>,
     addr: u64,
     /// Empty: nothing is held back.
     data: Vec<u8>,
@@ -42,7 +42,7 @@ impl WriteCombiner {
     /// has failed, nothing is written, and it is still for `sync` to tell.
     pub(crate) fn write(
         &mut self,
-        memory: &Rc<ProcessMemory>,
+        memory: &Arc<ProcessMemory>,
         addr: u64,
         data: &[u8],
     ) -> Result<(), MemoryFault> {
@@ -56,7 +56,7 @@ impl WriteCombiner {
                 return memory.write(addr, data).map_err(|_| MemoryFault);
             }
             if !self.is_of(memory) {
-                self.memory = Some(Rc::clone(memory));
+                self.memory = Some(Arc::clone(memory));
             }
             self.addr = addr;
         }
@@ -86,7 +86,7 @@ impl WriteCombiner {
     }
 
     /// Whether a stretch has bytes that are held back.
-    pub(crate) fn overlaps(&self, memory: &Rc<ProcessMemory>, addr: u64, len: u64) -> bool {
+    pub(crate) fn overlaps(&self, memory: &Arc<ProcessMemory>, addr: u64, len: u64) -> bool {
         self.is_of(memory) && self.addr < addr.saturating_add(len) && addr < self.end()
     }
 
@@ -110,15 +110,15 @@ impl WriteCombiner {
     }
 
     /// Lets go of a program's memory, for which nothing is held back any more.
-    pub(crate) fn release(&mut self, memory: &Rc<ProcessMemory>) {
+    pub(crate) fn release(&mut self, memory: &Arc<ProcessMemory>) {
         if self.is_of(memory) {
             debug_assert!(self.data.is_empty(), "what a QP has written is synced with its batch");
             self.memory = None;
         }
     }
 
-    fn is_of(&self, memory: &Rc<ProcessMemory>) -> bool {
-        self.memory.as_ref().is_some_and(|of| Rc::ptr_eq(of, memory))
+    fn is_of(&self, memory: &Arc<ProcessMemory>) -> bool {
+        self.memory.as_ref().is_some_and(|of| Arc::ptr_eq(of, memory))
     }
 
     fn end(&self) -> u64 {
@@ -133,8 +133,8 @@ mod tests {
 
     /// Our own memory, as a program would pass it, and bytes of it that are only touched through
     /// it while a test runs, from the start of a cache line.
-    fn arena() -> (Rc<ProcessMemory>, Box<Bytes>, u64) {
-        let memory = Rc::new(ProcessMemory::accept(open_own().unwrap()).unwrap());
+    fn arena() -> (Arc<ProcessMemory>, Box<Bytes>, u64) {
+        let memory = Arc::new(ProcessMemory::accept(open_own().unwrap()).unwrap());
         let mut bytes = Box::new(Bytes([0; LEN]));
         let addr = bytes.0.as_mut_ptr() as u64;
         (memory, bytes, addr)

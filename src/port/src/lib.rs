@@ -47,6 +47,7 @@ mod os_error;
 mod receive_gauge;
 mod rng;
 mod rx_batch;
+mod shared_socket;
 mod socket_set;
 mod sys;
 #[cfg(test)]
@@ -60,6 +61,7 @@ pub use error::OpenError;
 pub use icmp::{IcmpError, IcmpReason};
 pub use impairment::{Chance, Impairment};
 pub use rx_batch::RxBatch;
+pub use shared_socket::{Mirrored, ShareSockets};
 pub use wrapper::Wrapper;
 
 use std::io;
@@ -151,6 +153,18 @@ pub trait Port: Send {
     /// # Errors
     /// If `group` is no multicast address (`InvalidInput`).
     fn leave(&mut self, group: IpAddr) -> io::Result<()>;
+
+    /// Whether [pollers](Self::set_poller) can send and receive at this time.
+    fn serves_pollers(&self) -> bool {
+        false
+    }
+
+    /// Has the next calls of [`send`](Self::send) and [`recv`](Self::recv) come from a poller,
+    /// until this is taken back: a thread of the same process that has another table of
+    /// descriptors, in which there are only the sockets that were [shared](ShareSockets). What
+    /// needs other descriptors waits for the next call that is none of a poller's; a blocked send
+    /// is tried again with each call.
+    fn set_poller(&mut self, _is_poller: bool) {}
 
     /// When to call [`recv`](Self::recv) and [`send`](Self::send) (with whatever batch, an empty
     /// one too) although no descriptor is ready: a delayed datagram is due then. `None`: never.

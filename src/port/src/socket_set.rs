@@ -16,6 +16,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 /// Sockets that one look finds ready at most; the others are found by the next.
 const READY_MAX: usize = 32;
 
+/// Looks of pollers in vain at the socket that received last, after which another has a look.
+const POLLER_LOOKS: u32 = 16;
+
 /// What the epoll instance knows a socket by that is watched for room; no member has this number.
 const NO_MEMBER: u64 = u64::MAX;
 
@@ -39,6 +42,9 @@ pub(crate) struct SocketSet<S> {
     added: u64,
     /// Members that were ready and have not had their turn yet, the next one last.
     ready: Vec<u64>,
+    /// The member that received last, and looks of pollers in vain since.
+    hot: usize,
+    looks: u32,
     /// The socket that is watched for room to send: another descriptor of a member, or of one that
     /// sends for it.
     full: Option<OwnedFd>,
@@ -61,6 +67,8 @@ impl<S: Member> SocketSet<S> {
             numbers: Vec::new(),
             added: 0,
             ready: Vec::with_capacity(READY_MAX),
+            hot: 0,
+            looks: 0,
             full: None,
             dropped_by_closed: 0,
         })
@@ -166,6 +174,31 @@ impl<S: Member> SocketSet<S> {
             }
         }
         Ok(None)
+    }
+
+    /// The same for a poller, who has no epoll instance to ask: the member that received last, and
+    /// now and then one of the others. `None` if there is none at all.
+    pub(crate) fn next_for_poller(&mut self) -> Option<usize> {
+        if self.members.is_empty() {
+            return None;
+        }
+        let others =
+            if self.looks.is_multiple_of(POLLER_LOOKS) { self.looks / POLLER_LOOKS } else { 0 };
+        Some((self.hot + others as usize) % self.members.len())
+    }
+
+    /// Takes note of whether a member had anything.
+    pub(crate) fn note_received(&mut self, index: usize, any: bool) {
+        if any {
+            (self.hot, self.looks) = (index, 0);
+        } else {
+            self.looks = self.looks.wrapping_add(1);
+        }
+    }
+
+    /// Whether a socket is watched for room.
+    pub(crate) fn waits_for_room(&self) -> bool {
+        self.full.is_some()
     }
 
     /// Whether a call to receive that brought nothing says that no socket has anything.

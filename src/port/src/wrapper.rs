@@ -33,6 +33,11 @@ pub trait Wrapper: Send {
         None
     }
 
+    /// [`Port::serves_pollers`] of the whole.
+    fn wraps_pollers(&self) -> bool {
+        false
+    }
+
     /// What the wrapper itself has counted.
     fn own_counters(&self) -> PortCounters {
         PortCounters::default()
@@ -76,6 +81,14 @@ impl<W: Wrapper> Port for W {
         self.inner_mut().leave(group)
     }
 
+    fn serves_pollers(&self) -> bool {
+        self.wraps_pollers()
+    }
+
+    fn set_poller(&mut self, is_poller: bool) {
+        self.inner_mut().set_poller(is_poller);
+    }
+
     fn poll_timeout(&self) -> Option<Instant> {
         self.own_timeout().into_iter().chain(self.inner().poll_timeout()).min()
     }
@@ -102,5 +115,9 @@ impl<P: Port + ?Sized> Wrapper for Box<P> {
 
     fn inner_mut(&mut self) -> &mut P {
         self
+    }
+
+    fn wraps_pollers(&self) -> bool {
+        (**self).serves_pollers()
     }
 }

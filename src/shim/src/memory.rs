@@ -40,7 +40,7 @@ pub(crate) fn register(
         return tell(Registered::copied(start, length, WhyCopied::OnDemand));
     }
     // A slot of the program's own reaches it without.
-    let by_default = if session.has_own_slot() { 0 } else { remap::LONGEST_BY_DEFAULT };
+    let by_default = if session.own_slot().is_some() { 0 } else { remap::LONGEST_BY_DEFAULT };
     let longest = remap::longest_wanted(by_default);
     let registered = Registered::new(start, length, longest);
     let is_shared = matches!(registered, Registered::Shared(_));

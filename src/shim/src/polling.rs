@@ -20,7 +20,7 @@
 use crate::descriptors::{DESCRIPTORS, Descriptor};
 use crate::failures::{self, FailedWr};
 use crate::provider::{VerbsContext, op, read_word, wrap};
-use crate::{lost, memory, posting};
+use crate::{lost, memory, own_slot, posting};
 use libc::{c_int, c_void};
 use std::cell::Cell;
 use std::mem::{offset_of, transmute};
@@ -155,7 +155,11 @@ unsafe extern "C-unwind" fn poll_cq_and_wait(
     // SAFETY: whoever put us into a context has stored the provider's function of that place
     // before, and the caller promises what that one asks for.
     let poll = || unsafe { transmute::<*mut c_void, PollCq>(provider)(cq, count, wc) };
-    let found = poll();
+    let mut found = poll();
+    // OWN-030
+    if found == 0 && count > 0 && own_slot::polled_in_vain() {
+        found = poll();
+    }
     // SAFETY: the caller promises that it is a completion queue.
     match unsafe { POLLING.with(|polling| polling.polled(found != 0, cq)) } {
         false => {
@@ -177,7 +181,10 @@ unsafe extern "C-unwind" fn start_poll_and_wait(cq: *mut c_void, attr: *mut c_vo
     let provider = START_POLL.load(Ordering::Relaxed);
     // SAFETY: as above.
     let poll = || unsafe { transmute::<*mut c_void, StartPoll>(provider)(cq, attr) };
-    let found = poll();
+    let mut found = poll();
+    if found == libc::ENOENT && own_slot::polled_in_vain() {
+        found = poll();
+    }
     // SAFETY: the caller promises that it is a completion queue.
     match unsafe { POLLING.with(|polling| polling.polled(found != libc::ENOENT, cq)) } {
         false => {
@@ -291,7 +298,8 @@ impl Polling {
             self.waiting.set(true);
             self.with_backoff(|backoff| {
                 // SAFETY: the caller's promise.
-                backoff.pause(|| waiter_of(unsafe { cmd_fd_of(cq) }));
+                let waiter = || waiter_of(unsafe { cmd_fd_of(cq) });
+                backoff.pause(waiter, own_slot::about_to_wait, own_slot::turns_are_taken());
             });
         }
         false

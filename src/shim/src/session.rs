@@ -74,6 +74,7 @@ pub(crate) fn current() -> Result<Arc<Session>, Refused> {
     }
     let session = Arc::new(Session::connect()?);
     current.session = Arc::downgrade(&session);
+    own_slot::set_present(&session);
     Ok(session)
 }
 
@@ -81,6 +82,7 @@ pub(crate) fn current() -> Result<Arc<Session>, Refused> {
 /// the connection, so that the daemon notices the parent's end though the child lives on.
 extern "C" fn after_fork_in_child() {
     DESCRIPTORS.adopt();
+    own_slot::forget_present();
     // SAFETY: no other thread is there to look. The lock, which another thread of the parent may
     // have held, is not dropped but overwritten.
     unsafe { CURRENT.0.get().write(Mutex::new(State::new(true))) };
@@ -106,7 +108,7 @@ impl Session {
         let mut channel = connect()?;
         let mut slot = None;
         if own_slot::is_wanted() {
-            match OwnSlot::host(channel, set_apart) {
+            match OwnSlot::host(channel, set_apart, own_slot::NOTES) {
                 Ok(hosted) => (channel, slot) = (hosted.0, Some(hosted.1)),
                 Err(error) => {
                     own_slot::report_refusal(&error);
@@ -123,9 +125,9 @@ impl Session {
         Ok(Session { connection: ManuallyDrop::new(connection), own, slot })
     }
 
-    /// Whether this process runs the slot that serves it.
-    pub(crate) fn has_own_slot(&self) -> bool {
-        self.slot.is_some()
+    /// The slot that serves it, if this process runs that itself.
+    pub(crate) fn own_slot(&self) -> Option<&OwnSlot> {
+        self.slot.as_ref()
     }
 
     /// Asks the daemon for something and waits for the answer. What it refuses has the errno that

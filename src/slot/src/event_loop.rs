@@ -13,15 +13,16 @@
 //! even before, and then costs nothing until it rings ([`Awake`]). And they are told whether the
 //! loop is kept from the processor ([`Crowding`]), so that their threads do not poll in vain.
 
+mod pollers;
+mod run;
+
 use crate::alarm::Alarm;
 use crate::awake::Awake;
 use crate::counters::DaemonCounters;
 use crate::crowding::Crowding;
 use crate::device::{SlotDevice, post};
 use crate::history_file::{self, HistoryWriter};
-use crate::limits::{
-    EVENTS_PER_TURN, FREES_PER_TURN, MESSAGES_PER_TURN, REQUESTS_PER_TURN, SHORTEST_SLEEP, SPIN,
-};
+use crate::limits::{FREES_PER_TURN, MESSAGES_PER_TURN, REQUESTS_PER_TURN};
 use crate::link::{Link, LinkError, ToBroker, ToSlot};
 use crate::log::{self, LogLimit};
 use crate::questions;
@@ -32,17 +33,20 @@ use crate::taps;
 use crate::token::Token;
 use crate::{Allotment, SlotError};
 use mio::unix::SourceFd;
-use mio::{Events, Interest, Poll, Registry};
+use mio::{Interest, Registry};
+pub(crate) use pollers::HandOff;
+use pollers::Pollers;
+use run::LentPoll;
+pub(crate) use run::{Locked, run};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use urxe_engine::Counter;
 use urxe_nic::{OwnerId, guard_addresses};
 use urxe_port::AddressSockets;
-use urxe_shm::client::yield_policy::YieldPolicy;
 use urxe_shm::control::channel::ChannelError;
 use urxe_shm::control::closing::Closer;
 use urxe_shm::control::{ControlError, Reply};
@@ -69,8 +73,13 @@ const DONE: [Counter; 4] =
 
 /// The event loop and all that it serves.
 pub(crate) struct EventLoop {
-    poll: Poll,
-    events: Events,
+    poll: LentPoll,
+    /// Threads of the program that take turns, where it runs the slot itself.
+    pollers: Pollers,
+    /// The slot's thread does what there is to do: nothing is left to them.
+    ports_are_watched: bool,
+    /// Why a turn of such a thread has failed.
+    failed: Option<SlotError>,
     alarm: Alarm,
     /// Descriptors that were ready and have not said since that there is nothing more.
     ready: Vec<Token>,
@@ -96,8 +105,10 @@ impl EventLoop {
         history_file: Option<File>,
     ) -> io::Result<EventLoop> {
         let mut event_loop = EventLoop {
-            poll: Poll::new()?,
-            events: Events::with_capacity(EVENTS_PER_TURN),
+            poll: LentPoll::new()?,
+            pollers: Pollers::new(now),
+            ports_are_watched: true,
+            failed: None,
             alarm: Alarm::new()?,
             // What came before it was watched.
             ready: vec![Token::Link],
@@ -123,12 +134,48 @@ impl EventLoop {
         event_loop.guard_addresses();
         event_loop.register(&event_loop.link, Token::Link, Interest::READABLE)?;
         event_loop.register(&event_loop.alarm, Token::Alarm, Interest::READABLE)?;
-        for (device, entry) in event_loop.ctx.devices.iter().enumerate() {
+        event_loop.watch_ports()?;
+        Ok(event_loop)
+    }
+
+    fn watch_ports(&self) -> io::Result<()> {
+        for (device, entry) in self.ctx.devices.iter().enumerate() {
             if let Some(fd) = entry.nic.port_fd() {
-                event_loop.register(fd, Token::Port { device }, Interest::READABLE)?;
+                self.register(fd, Token::Port { device }, Interest::READABLE)?;
             }
         }
-        Ok(event_loop)
+        Ok(())
+    }
+
+    /// Takes note of what has become ready.
+    fn note_ready(&mut self, tokens: impl Iterator<Item = Token>) {
+        for token in tokens {
+            if !self.ready.contains(&token) {
+                self.ready.push(token);
+            }
+        }
+    }
+
+    /// Tells the sessions that the slot is about to sleep; `false` if it must not.
+    fn fall_asleep(&self) -> bool {
+        self.awake.fall_asleep(|key| self.sessions.get(key))
+    }
+
+    /// Tells the sessions that the slot is awake.
+    fn wake_up(&self) {
+        self.awake.wake_up(|key| self.sessions.get(key));
+    }
+
+    fn take_doorbells(&mut self, now: Instant) -> bool {
+        let find = |key| self.sessions.get(key);
+        self.awake.look(now, find, |session| {
+            let mut rang = false;
+            session.take_doorbells(|device, qpn| {
+                self.ctx.devices[device].nic.ring_doorbell(qpn);
+                rang = true;
+            });
+            rang
+        })
     }
 
     fn guard_addresses(&mut self) {
@@ -145,68 +192,6 @@ impl EventLoop {
         deregister(self.poll.registry(), fd);
     }
 
-    /// Serves until the broker lets go of the link. An error means that a port or the loop itself
-    /// is of no use any more.
-    pub(crate) fn run(&mut self) -> Result<(), SlotError> {
-        let mut last_work = Instant::now();
-        let mut now = last_work;
-        let (mut yield_policy, mut yielded, mut worked) = (YieldPolicy::new(), false, false);
-        loop {
-            // Where others do not yield, to keep looking keeps the processor from those whose work
-            // we wait for.
-            let spin = if yield_policy.is_due(now) { SPIN } else { Duration::ZERO };
-            let looking = now.duration_since(last_work) < spin || self.has_more();
-            let deadline = if looking { None } else { self.deadline() };
-            // A train that is paced must not wait for a sleep that is longer than was asked for.
-            let soon = deadline.is_some_and(|at| at < now + spin.min(SHORTEST_SLEEP));
-            let spinning = looking || soon;
-            let slept_at = if spinning {
-                self.wait(Some(Duration::ZERO))?;
-                None
-            } else {
-                Some(self.sleep(deadline)?)
-            };
-            let before = std::mem::replace(&mut now, Instant::now());
-            self.ctx.now = now;
-            if std::mem::take(&mut yielded) {
-                yield_policy.on_yield(now, now.duration_since(before));
-            }
-            if std::mem::take(&mut worked) {
-                self.crowding.on_work(slept_at.unwrap_or(now).duration_since(before));
-            }
-            for token in std::mem::take(&mut self.ready) {
-                let served = match self.serve(now, token) {
-                    Err(SlotError::Link(LinkError::Closed)) => return Ok(()),
-                    served => served?,
-                };
-                worked |= served.worked;
-                if served.more {
-                    self.ready.push(token);
-                }
-            }
-            worked |= self.turn(now)?;
-            history_file::turn(&mut self.ctx, worked);
-            match self.tell_broker(now) {
-                Err(LinkError::Closed) => return Ok(()),
-                told => told.map_err(SlotError::Link)?,
-            }
-            // CLIENT-020: after the turn, for whoever has woken us does not wait for it.
-            if self.crowding.look(now, || done_by(&self.ctx.devices)) {
-                let crowded = self.crowding.is_crowded();
-                self.sessions.iter().for_each(|(_, session)| session.set_crowded(crowded));
-            }
-            if self.crowding.take_wake(now, self.sessions.len()) {
-                self.sessions.iter().for_each(|(_, session)| session.wake_sleepers());
-            }
-            if worked {
-                last_work = now;
-            } else if spinning && yield_policy.is_due(now) {
-                rustix::thread::sched_yield();
-                yielded = true;
-            }
-        }
-    }
-
     /// Writes what happened to QPs, before the slot ends.
     pub(crate) fn finish(&mut self) {
         history_file::finish(&mut self.ctx);
@@ -214,15 +199,8 @@ impl EventLoop {
 
     /// What needs no descriptor to be ready.
     fn turn(&mut self, now: Instant) -> Result<bool, SlotError> {
-        let find = |key| self.sessions.get(key);
-        let mut worked = self.awake.look(now, find, |session| {
-            let mut rang = false;
-            session.take_doorbells(|device, qpn| {
-                self.ctx.devices[device].nic.ring_doorbell(qpn);
-                rang = true;
-            });
-            rang
-        });
+        let mut worked = self.take_doorbells(now);
+        self.look_after_pollers(now, worked);
         // Before the devices have their turn: peers are to be told of connections that end.
         if let Some(session) = self.dead.last_mut() {
             session.free_some(&mut self.ctx, FREES_PER_TURN);
@@ -396,6 +374,7 @@ impl EventLoop {
     /// Answers a few requests of a session.
     fn answer(&mut self, now: Instant, key: u32) -> Result<Progress, SlotError> {
         let ended = Ok(Progress { worked: true, more: false });
+        let crowded = self.is_crowded();
         for served in 0..REQUESTS_PER_TURN {
             // SHARE-012
             if !self.ctx.closer.has_room() {
@@ -458,7 +437,7 @@ impl EventLoop {
             let woken = match session.wake_fd().filter(|_| !was_open) {
                 // Every write wakes us once, and need not be read.
                 Some(fd) => {
-                    session.set_crowded(self.crowding.is_crowded());
+                    session.set_crowded(crowded);
                     self.awake.wake(now, key, session);
                     register(self.poll.registry(), fd, Token::Ring { key }, Interest::READABLE)
                 }
@@ -515,53 +494,31 @@ impl EventLoop {
         self.dead.push(session);
     }
 
+    /// Whether threads that poll had better sleep. Not those that take turns.
+    fn is_crowded(&self) -> bool {
+        // CLIENT-020
+        self.ports_are_watched && self.crowding.is_crowded()
+    }
+
+    fn tell_whether_crowded(&self) {
+        let crowded = self.is_crowded();
+        self.sessions.iter().for_each(|(_, session)| session.set_crowded(crowded));
+    }
+
     /// Whether there is more to do right away.
     fn has_more(&self) -> bool {
-        !self.dead.is_empty()
-            || !self.ready.is_empty()
-            || self.ctx.devices.iter().any(|device| device.nic.is_due())
+        !self.dead.is_empty() || !self.ready.is_empty()
+    }
+
+    /// Whether there is something to be sent.
+    fn is_due(&self) -> bool {
+        self.ctx.devices.iter().any(|device| device.nic.is_due())
     }
 
     /// When there is something to do although nothing happens.
     fn deadline(&self) -> Option<Instant> {
         let devices = self.ctx.devices.iter().filter_map(|device| device.nic.deadline());
         devices.chain(self.ctx.history_writer.deadline()).chain(self.crowding.wake_deadline()).min()
-    }
-
-    /// Sleeps until something happens or the deadline has come; not at all if a program has just
-    /// rung. Returns from when on.
-    fn sleep(&mut self, deadline: Option<Instant>) -> Result<Instant, SlotError> {
-        let none_rang = self.awake.fall_asleep(|key| self.sessions.get(key));
-        // The turn has taken its time.
-        let now = Instant::now();
-        let timeout = if none_rang && deadline.is_none_or(|at| at > now) {
-            self.ctx.counters.sleeps += 1;
-            if let Some(deadline) = deadline {
-                self.alarm.set(now, deadline).map_err(SlotError::System)?;
-            }
-            None
-        } else {
-            Some(Duration::ZERO)
-        };
-        let waited = self.wait(timeout);
-        self.awake.wake_up(|key| self.sessions.get(key));
-        waited.map(|()| now)
-    }
-
-    /// Collects the descriptors that have become ready, waiting for one if there is none.
-    fn wait(&mut self, timeout: Option<Duration>) -> Result<(), SlotError> {
-        match self.poll.poll(&mut self.events, timeout) {
-            Ok(()) => {}
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(()),
-            Err(error) => return Err(SlotError::System(error)),
-        }
-        for event in &self.events {
-            let token = Token::from_mio(event.token());
-            if !self.ready.contains(&token) {
-                self.ready.push(token);
-            }
-        }
-        Ok(())
     }
 }
 
@@ -586,6 +543,7 @@ mod tests {
     use crate::link::SlotBeginning;
     use crate::numbering::Numbering;
     use crate::serve;
+    use std::time::Duration;
     use urxe_engine::Tuning;
     use urxe_types::SlotCount;
 

@@ -42,7 +42,7 @@ mod token;
 
 pub use counters::{DaemonCounters, PathSums};
 pub use numbering::Numbering;
-pub use own::OwnSlot;
+pub use own::{OwnSlot, PollerTurn, Turns};
 pub use questions::counts;
 pub use taps::tap_spec;
 
@@ -55,9 +55,10 @@ use std::io;
 use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
 use std::time::Instant;
 use urxe_engine::Tuning;
-use urxe_port::OpenError;
+use urxe_port::{OpenError, ShareSockets};
 use urxe_types::{NoSlotCount, NoSuchSlot, Slot, SlotCount};
 
 /// Why a slot ended, if not because the broker let go of it.
@@ -105,29 +106,35 @@ pub(crate) struct Allotment {
 /// # Errors
 /// Why the slot ended otherwise.
 pub fn serve(socket: OwnedFd) -> Result<(), SlotError> {
-    match RunningSlot::begin(socket, Runner::Daemon) {
+    match RunningSlot::begin(socket, Runner::Daemon, None) {
         Err(SlotError::Link(LinkError::Closed)) => Ok(()),
         begun => begun?.run(),
     }
 }
 
 /// A slot that has all that it begins with.
-pub struct RunningSlot(EventLoop);
+pub struct RunningSlot {
+    event_loop: EventLoop,
+}
 
 impl RunningSlot {
     /// Takes what the broker sends first over a link. To be called in the thread that will
-    /// [run](Self::run) it.
+    /// [run](Self::run) it. What pollers are to use is shared, if there is a way.
     ///
     /// # Errors
     /// Why the slot cannot be; [`LinkError::Closed`] if the broker has let go of it.
-    pub(crate) fn begin(socket: OwnedFd, runner: Runner) -> Result<RunningSlot, SlotError> {
+    pub(crate) fn begin(
+        socket: OwnedFd,
+        runner: Runner,
+        share: Option<Arc<dyn ShareSockets>>,
+    ) -> Result<RunningSlot, SlotError> {
         // Timers of the transport are microseconds; the default slack is 50 of them. Where this is
         // refused they are only less exact.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
         let mut link = Link::new(socket);
-        let (allotment, devices, history_file) = begin(&mut link, runner)?;
+        let (allotment, devices, history_file) = begin(&mut link, runner, share.as_ref())?;
         let event_loop = EventLoop::new(Instant::now(), link, allotment, devices, history_file);
-        Ok(RunningSlot(event_loop.map_err(SlotError::System)?))
+        Ok(RunningSlot { event_loop: event_loop.map_err(SlotError::System)? })
     }
 
     /// Serves until the broker lets go of the link.
@@ -135,9 +142,9 @@ impl RunningSlot {
     /// # Errors
     /// Why the slot is of no use any more.
     pub fn run(&mut self) -> Result<(), SlotError> {
-        let served = catch_unwind(AssertUnwindSafe(|| self.0.run()));
+        let served = catch_unwind(AssertUnwindSafe(|| event_loop::run(&mut self.event_loop)));
         // HISTORY-015: after a panic nothing can be relied on, and this may panic as well.
-        let _ = catch_unwind(AssertUnwindSafe(|| self.0.finish()));
+        let _ = catch_unwind(AssertUnwindSafe(|| self.event_loop.finish()));
         served.unwrap_or_else(|panic| resume_unwind(panic))
     }
 }
@@ -146,6 +153,7 @@ impl RunningSlot {
 fn begin(
     link: &mut Link<ToBroker, ToSlot>,
     runner: Runner,
+    share: Option<&Arc<dyn ShareSockets>>,
 ) -> Result<(Allotment, Vec<SlotDevice>, Option<File>), SlotError> {
     let (mut devices, mut history_file) = (Vec::new(), None);
     let mut begun: Option<(Allotment, usize, Tuning)> = None;
@@ -166,7 +174,7 @@ fn begin(
             }
             ((ToSlot::Open(beginning), mut fds), Some((Allotment { slot, .. }, _, tuning))) => {
                 let capture = fds.pop().map(File::from);
-                let port = beginning.port.open(slot.id(), capture)?;
+                let port = beginning.port.open(slot.id(), capture, share.cloned())?;
                 devices.push(SlotDevice::new(beginning, port, slot, tuning, Instant::now()));
             }
             // Nothing else comes before.

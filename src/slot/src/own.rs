@@ -15,29 +15,78 @@
 //! - While the program is stopped, its device is silent, and peers try again until they have tried
 //!   often enough.
 
+use crate::event_loop::{self, EventLoop, HandOff, Locked};
 use crate::{Runner, RunningSlot, SlotError};
+use parking_lot::Mutex;
+use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, OnceLock, mpsc};
+use std::time::Instant;
+use urxe_port::ShareSockets;
+use urxe_shm::client::mirror::{Mirror, MirrorThread, TableNotes};
 use urxe_shm::client::{CallError, own_thread};
 use urxe_shm::control::channel::Channel;
 use urxe_shm::control::{Reply, Request};
 
-/// A slot of this process, as the rest of the program knows it. It ends with its last session.
-#[derive(Clone, Debug)]
+/// A slot of this process, as the rest of the program knows it. It ends with its last session; with
+/// this, nothing of it is left among the descriptors of the program.
+#[derive(Debug)]
 pub struct OwnSlot {
-    why_ended: Arc<OnceLock<String>>,
+    turns: Turns,
+    /// Dropped after turns have ended.
+    _mirror: MirrorThread,
+}
+
+/// The turns of a slot that threads of its program take while they poll.
+#[derive(Clone)]
+pub struct Turns(Arc<Shared>);
+
+/// What the slot's thread shares with those of the program that poll.
+struct Shared {
+    why_ended: OnceLock<String>,
+    /// Once the slot has begun.
+    hand_off: OnceLock<Arc<HandOff>>,
+    /// Until it ends. Nobody but the slot's thread may drop it, which knows its descriptors.
+    event_loop: Mutex<Option<EventLoop>>,
+    /// Whose slot it is: not a child's.
+    process: u32,
+}
+
+impl Shared {
+    fn new() -> Shared {
+        Shared {
+            why_ended: OnceLock::new(),
+            hand_off: OnceLock::new(),
+            event_loop: Mutex::default(),
+            process: std::process::id(),
+        }
+    }
+}
+
+/// What came of a poll that has found nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PollerTurn {
+    /// Something was done: there may be something to find now.
+    pub worked: bool,
+    /// The slot's thread has something to do.
+    pub wake: bool,
 }
 
 impl OwnSlot {
     /// Asks for a slot on a channel that is connected just now, and runs it in a thread of this
-    /// process, which calls `first` first of all. Returns the channel of a session in the slot,
+    /// process, which calls `first` first of all; `notes` are told what it has open in the table of
+    /// the calling thread. Returns the channel of a session in the slot,
     /// which is to begin as any does.
     ///
     /// # Errors
     /// The daemon's refusal, or why the slot cannot be run here.
-    pub fn host(mut channel: Channel, first: fn()) -> Result<(Channel, OwnSlot), CallError> {
+    pub fn host(
+        mut channel: Channel,
+        first: fn(),
+        notes: TableNotes,
+    ) -> Result<(Channel, OwnSlot), CallError> {
         let (reply, fds) = channel.call(&Request::HostSlot, &[])?;
         match reply {
             Reply::HostSlot { .. } => {}
@@ -48,27 +97,114 @@ impl OwnSlot {
             let count = fds.len();
             CallError::Protocol(format!("host slot brought {count} descriptors, expected 2"))
         })?;
-        let slot = OwnSlot { why_ended: Arc::default() };
-        let why_ended = Arc::clone(&slot.why_ended);
+        let shared = Arc::new(Shared::new());
+        let turns = Turns(Arc::clone(&shared));
         let (tell, begun) = mpsc::channel();
-        let run = move |link| {
+        let run = move |[link, orders]: [OwnedFd; 2]| {
             first();
-            run(link, &why_ended, |result| drop(tell.send(result)));
+            run(link, Mirror::new(orders), shared, |result| drop(tell.send(result)));
         };
         let what = "a slot of the program's own";
         let system = |source| CallError::System { what, source };
-        own_thread::spawn("urxe-slot", link, run).map_err(system)?;
+        let (orders, mirror) = MirrorThread::begin(notes).map_err(system)?;
+        own_thread::spawn("urxe-slot", [link, orders], run).map_err(system)?;
         // The broker has sent all that the slot needs before it answered.
         begun.recv().unwrap_or(Err(SlotError::Panicked)).map_err(|error| match error {
             SlotError::Link(_) => CallError::Gone,
             error => system(io::Error::other(error)),
         })?;
-        Ok((Channel::new(session), slot))
+        Ok((Channel::new(session), OwnSlot { turns, _mirror: mirror }))
     }
 
     /// Why the slot has ended, if it did so by itself, for people.
     pub fn why_ended(&self) -> Option<&str> {
-        self.why_ended.get().map(String::as_str)
+        self.turns.0.why_ended.get().map(String::as_str)
+    }
+
+    /// Its turns, for threads that poll. After the slot, there are none.
+    pub fn turns(&self) -> &Turns {
+        &self.turns
+    }
+}
+
+impl Drop for OwnSlot {
+    fn drop(&mut self) {
+        self.turns.end();
+    }
+}
+
+impl Turns {
+    /// Says that the calling thread has polled in vain, and has it do what there is to do for the
+    /// program's queues, if that is left to threads that poll. Never waits.
+    pub fn take(&self) -> PollerTurn {
+        if !self.0.hand_off.get().is_some_and(|hand_off| hand_off.note_empty_poll())
+            || !own_thread::faults_are_delivered()
+        {
+            return PollerTurn::default();
+        }
+        let Some(mut held) = self.0.event_loop.try_lock() else { return PollerTurn::default() };
+        let Some(event_loop) = held.as_mut() else { return PollerTurn::default() };
+        // OWN-011
+        caught(catch_unwind(AssertUnwindSafe(|| event_loop.poller_turn(Instant::now()))))
+            .unwrap_or_else(|error| event_loop.fail(error))
+    }
+
+    /// Whether what there is to do is left to threads that poll, at this time.
+    pub fn are_taken(&self) -> bool {
+        self.0.hand_off.get().is_some_and(|hand_off| hand_off.is_active())
+    }
+
+    /// Has the slot's own thread serve again: the program is about to wait otherwise than by
+    /// polling. Returns whether it is to be woken for that.
+    pub fn give_back(&self) -> bool {
+        self.0.hand_off.get().is_some_and(|hand_off| hand_off.take_back())
+    }
+
+    /// Waits until nobody has a turn, and lets nobody have one any more.
+    fn end(&self) {
+        // In a child of `fork` nobody has, and who had the lock is not there.
+        if self.0.process == std::process::id()
+            && let Some(event_loop) = self.0.event_loop.lock().as_mut()
+        {
+            event_loop.end_hand_off();
+        }
+    }
+}
+
+impl fmt::Debug for Turns {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Turns").field("why_ended", &self.0.why_ended).finish_non_exhaustive()
+    }
+}
+
+/// Opens the sockets of the slot where the program's threads find them, too.
+#[derive(Debug)]
+struct InBothTables(Arc<Mirror>);
+
+impl ShareSockets for InBothTables {
+    fn share(&self, socket: OwnedFd) -> Result<(OwnedFd, urxe_port::Mirrored), OwnedFd> {
+        let (socket, mirrored) = self.0.share(socket)?;
+        Ok((socket, Box::new(mirrored)))
+    }
+}
+
+/// A slot, as its thread has it.
+struct Served(Arc<Shared>);
+
+impl Served {
+    fn run(&mut self) -> Result<(), SlotError> {
+        let run = || event_loop::run(Locked(self.0.event_loop.lock()));
+        let served = catch_unwind(AssertUnwindSafe(run));
+        // HISTORY-015: after a panic nothing can be relied on, and this may panic as well.
+        let finish = || Locked(self.0.event_loop.lock()).finish();
+        let _ = catch_unwind(AssertUnwindSafe(finish));
+        served.unwrap_or_else(|panic| resume_unwind(panic))
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        drop(self.0.event_loop.lock().take());
     }
 }
 
@@ -78,13 +214,24 @@ fn caught<T>(result: std::thread::Result<Result<T, SlotError>>) -> Result<T, Slo
 }
 
 /// The thread of a slot, from its beginning, which is told, to its end.
-fn run(link: OwnedFd, why_ended: &OnceLock<String>, tell: impl FnOnce(Result<(), SlotError>)) {
-    let slot = match caught(catch_unwind(|| RunningSlot::begin(link, Runner::Program))) {
+fn run(
+    link: OwnedFd,
+    mirror: Arc<Mirror>,
+    shared: Arc<Shared>,
+    tell: impl FnOnce(Result<(), SlotError>),
+) {
+    let share: Arc<dyn ShareSockets> = Arc::new(InBothTables(mirror));
+    let RunningSlot { event_loop } = match caught(catch_unwind(AssertUnwindSafe(|| {
+        RunningSlot::begin(link, Runner::Program, Some(share))
+    }))) {
         Ok(slot) => slot,
         Err(error) => return tell(Err(error)),
     };
+    let _ = shared.hand_off.set(event_loop.hand_off());
+    *shared.event_loop.lock() = Some(event_loop);
     tell(Ok(()));
-    serve(slot, why_ended, RunningSlot::run);
+    let why_ended = Arc::clone(&shared);
+    serve(Served(shared), &why_ended.why_ended, Served::run);
 }
 
 /// Serves in a slot, to its end.
@@ -120,7 +267,7 @@ mod tests {
         let why_ended = Arc::new(OnceLock::new());
         let of_thread = Arc::clone(&why_ended);
         let body = move |of_slot| serve(of_slot, &of_thread, |_| panic!("as the test wants it"));
-        own_thread::spawn("test", of_slot, body).unwrap();
+        own_thread::spawn("test", [of_slot], move |[of_slot]| body(of_slot)).unwrap();
         let mut program = [PollFd::new(&of_program, PollFlags::empty())];
         poll(&mut program, None).unwrap();
         assert!(program[0].revents().contains(PollFlags::HUP));
@@ -131,10 +278,11 @@ mod tests {
     fn a_slot_whose_broker_is_gone_ends_without_a_reason() {
         let (own, other) = Channel::pair().unwrap();
         drop(other);
-        let why_ended = OnceLock::new();
+        let shared = Arc::new(Shared::new());
         let mut told = None;
-        run(own, &why_ended, |begun| told = Some(begun));
+        let (orders, _mirror) = MirrorThread::begin(TableNotes::NONE).unwrap();
+        run(own, Mirror::new(orders), Arc::clone(&shared), |begun| told = Some(begun));
         assert!(matches!(told, Some(Err(SlotError::Link(_)))));
-        assert_eq!(why_ended.get(), None);
+        assert_eq!(shared.why_ended.get(), None);
     }
 }

@@ -2,12 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 use std::fs::File;
+use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 use urxe_port::capture::Capture;
 use urxe_port::fault::{Fault, FaultSpec};
 use urxe_port::raw::{RawOptions, RawPort};
 use urxe_port::udp::{UdpOptions, UdpPort};
-use urxe_port::{OpenError, Port};
+use urxe_port::{OpenError, Port, ShareSockets};
 use urxe_types::SlotId;
 
 /// What the port of a device is.
@@ -37,11 +38,17 @@ impl PortPlan {
         UdpOptions { source_ports: self.source_ports, slot, ..UdpOptions::default() }
     }
 
-    /// Makes the port, without any address yet.
-    pub fn open(&self, slot: SlotId, capture: Option<File>) -> Result<Box<dyn Port>, OpenError> {
+    /// Makes the port, without any address yet, whose sockets are shared if there is a way to.
+    pub fn open(
+        &self,
+        slot: SlotId,
+        capture: Option<File>,
+        share: Option<Arc<dyn ShareSockets>>,
+    ) -> Result<Box<dyn Port>, OpenError> {
         let mut port: Box<dyn Port> = match self.kind {
             PortKind::Udp => {
-                Box::new(UdpPort::open_interface(&self.interface, &self.udp_options(slot))?)
+                let options = UdpOptions { share, ..self.udp_options(slot) };
+                Box::new(UdpPort::open_interface(&self.interface, &options)?)
             }
             PortKind::Raw => {
                 Box::new(RawPort::open_interface(&self.interface, &RawOptions::default())?)

@@ -23,7 +23,6 @@ use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 use urxe_nic::{ChannelId, Memory, OwnerId};
@@ -70,7 +69,7 @@ pub(crate) struct Program {
     /// Its user.
     pub(crate) uid: u32,
     /// Its name and process id.
-    pub(crate) name: Rc<str>,
+    pub(crate) name: Arc<str>,
 }
 
 /// What becomes of a request that is not refused.
@@ -95,7 +94,7 @@ pub(crate) struct Session {
     id: OwnerId,
     program: Program,
     shared: Option<Shared>,
-    process_memory: Option<Rc<ProcessMemory>>,
+    process_memory: Option<Arc<ProcessMemory>>,
     /// It is the memory of the process that we are in.
     memory_is_own: bool,
     pub(crate) objects: Objects,
@@ -214,7 +213,7 @@ impl Session {
         let process_memory = match fds.pop() {
             Some(fd) => {
                 let memory = ProcessMemory::accept(fd).or_refuse(Errno::INVAL, "Hello")?;
-                Some(Rc::new(memory))
+                Some(Arc::new(memory))
             }
             None => None,
         };
@@ -258,7 +257,7 @@ impl Session {
     }
 
     /// Its memory, if it has passed it.
-    pub(crate) fn process_memory(&self) -> Option<&Rc<ProcessMemory>> {
+    pub(crate) fn process_memory(&self) -> Option<&Arc<ProcessMemory>> {
         self.process_memory.as_ref()
     }
 
@@ -268,8 +267,13 @@ impl Session {
         let memory = self.process_memory.as_ref()?;
         Some(match self.memory_is_own {
             true => Memory::Own { addr },
-            false => Memory::Process { memory: Rc::clone(memory), addr, why },
+            false => Memory::Process { memory: Arc::clone(memory), addr, why },
         })
+    }
+
+    /// Whether all of its memory is reached by loads and stores.
+    pub(crate) fn memory_needs_no_descriptor(&self) -> bool {
+        self.memory_is_own || self.process_memory.is_none()
     }
 
     /// Whether an event channel of a device is of this session.

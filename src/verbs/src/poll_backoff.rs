@@ -50,6 +50,8 @@ impl PollBackoff {
     /// Nothing was found since the last call, in any queue that the thread polls; `cq` is one of
     /// them. Returns whether the thread has slept.
     pub fn pause(&mut self, cq: &Cq) -> bool {
-        self.0.pause(|| Some(cq.0.context.session.waiter().clone()))
+        let session = &cq.0.context.session;
+        let waiter = || Some(session.waiter().clone());
+        self.0.pause(waiter, || session.about_to_wait(), session.turns_are_taken())
     }
 }

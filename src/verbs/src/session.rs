@@ -6,6 +6,8 @@ use rustix::event::Timespec;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
+#[cfg(feature = "in-process")]
+use urxe_shm::client::mirror::TableNotes;
 use urxe_shm::client::{CallError, Connection};
 use urxe_shm::control::channel::Channel;
 use urxe_shm::control::{Reply, Request, RingLocation};
@@ -38,7 +40,7 @@ impl Session {
     pub(crate) fn connect_in_process(socket: Option<&Path>) -> Result<Session, Error> {
         let (path, channel) = urxe_shm::connect_to_daemon(socket)?;
         let path = Arc::from(path);
-        let (channel, slot) = OwnSlot::host(channel, || ())
+        let (channel, slot) = OwnSlot::host(channel, || (), TableNotes::NONE)
             .map_err(|error| explain(&path, "open in process", error))?;
         Ok(Session { slot: Some(slot), ..Session::begin(path, channel)? })
     }
@@ -86,6 +88,36 @@ impl Session {
     /// Makes the daemon look at a queue pair.
     pub(crate) fn ring(&self, slot: u32) {
         self.connection.ring(slot);
+    }
+
+    /// Nothing was found in a queue: where this process runs its slot itself, the thread does what
+    /// there is to do there. Returns whether there may be something now.
+    pub(crate) fn polled_in_vain(&self) -> bool {
+        #[cfg(feature = "in-process")]
+        if let Some(slot) = &self.slot {
+            let turn = slot.turns().take();
+            if turn.wake {
+                self.connection.wake();
+            }
+            return turn.worked;
+        }
+        false
+    }
+
+    /// Whether threads that poll do what there is to do in this process's own slot.
+    pub(crate) fn turns_are_taken(&self) -> bool {
+        #[cfg(feature = "in-process")]
+        return self.slot.as_ref().is_some_and(|slot| slot.turns().are_taken());
+        #[cfg(not(feature = "in-process"))]
+        false
+    }
+
+    /// The program is about to wait otherwise than by polling.
+    pub(crate) fn about_to_wait(&self) {
+        #[cfg(feature = "in-process")]
+        if self.slot.as_ref().is_some_and(|slot| slot.turns().give_back()) {
+            self.connection.wake();
+        }
     }
 
     /// What tells of completions.

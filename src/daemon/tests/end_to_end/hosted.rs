@@ -12,6 +12,7 @@ use std::path::Path;
 use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Instant;
 use urxe_daemon::limits::MAX_HOSTED_SLOTS;
+use urxe_shm::client::mirror::TableNotes;
 use urxe_shm::control::channel::Channel;
 use urxe_shm::control::{
     HistorySubject, Reply, Request, Resource, ResourceDetail, ResourceKind, ResourcePage,
@@ -27,7 +28,8 @@ const RETRY_EXCEEDED: u32 = 12;
 
 /// A program that runs its own slot in this process.
 pub(crate) fn hosting(socket: &Path) -> Client {
-    let (channel, _slot) = OwnSlot::host(Channel::connect(socket).unwrap(), || ()).unwrap();
+    let (channel, _slot) =
+        OwnSlot::host(Channel::connect(socket).unwrap(), || (), TableNotes::NONE).unwrap();
     Client::try_over(channel).unwrap()
 }
 

@@ -33,12 +33,15 @@ use crate::receive_gauge::ReceiveGauge;
 use crate::socket_set::{Member, SocketSet};
 use crate::sys::{ErrorQueue, Received, Receiver, SEND_MAX, Sender};
 use crate::watch::Link;
-use crate::{AddressSockets, IcmpError, OpenError, Port, PortCounters, RxBatch, SendOutcome};
+use crate::{
+    AddressSockets, IcmpError, OpenError, Port, PortCounters, RxBatch, SendOutcome, ShareSockets,
+};
 pub use group::UdpGroup;
 use socket::{UdpSocket, message};
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 use std::time::Instant;
 use urxe_types::{SlotCount, SlotId};
 use urxe_wire::batch::{Run, TxBatch, TxLimits};
@@ -71,6 +74,8 @@ pub struct UdpOptions {
     pub source_ports: u8,
     /// The slot that the port is for. Slots have source ports of their own.
     pub slot: SlotId,
+    /// Makes the sockets usable for pollers ([`Port::set_poller`]), if there are to be any.
+    pub share: Option<Arc<dyn ShareSockets>>,
 }
 
 impl UdpOptions {
@@ -98,7 +103,8 @@ impl Default for UdpOptions {
     /// than a network has paths or a NIC queues that one thread could fill; slot 0.
     fn default() -> Self {
         let (segmentation, socket_buffer, source_ports) = (true, 8 << 20, 16);
-        UdpOptions { segmentation, socket_buffer, source_ports, slot: SlotId::BROKER }
+        let slot = SlotId::BROKER;
+        UdpOptions { segmentation, socket_buffer, source_ports, slot, share: None }
     }
 }
 
@@ -107,6 +113,10 @@ pub struct UdpPort {
     options: UdpOptions,
     sockets: SocketSet<UdpSocket>,
     segmentation: Segmentation,
+    /// The calls are a poller's.
+    is_poller: bool,
+    /// What was shared with pollers is not open any more where they are.
+    lost_by_pollers: bool,
     sender: Sender,
     receiver: Receiver,
     errors: ErrorQueue,
@@ -135,6 +145,8 @@ impl UdpPort {
             sockets: SocketSet::new(interface)?,
             options: options.clone(),
             segmentation: if options.segmentation { Segmentation::On } else { Segmentation::Off },
+            is_poller: false,
+            lost_by_pollers: false,
             sender: Sender::new(),
             receiver: Receiver::new(RECV_MAX),
             errors: ErrorQueue::new(),
@@ -165,6 +177,26 @@ impl UdpPort {
         // WIRE-034
         batch.replace_source_port(flow.src, flow.src_port, ROCE_PORT);
         Some((index, ROCE_PORT))
+    }
+
+    /// Whether a poller can send these: nothing is to be opened for it first, and no socket is
+    /// watched for room.
+    fn is_for_pollers(&self, batch: &TxBatch) -> bool {
+        let is_known = |run: Run<'_>| {
+            let from = self.sockets.position(run.flow.src).map(|index| &self.sockets[index]);
+            from.is_none_or(|socket| socket.sends_from(run.flow.src_port).is_some())
+        };
+        !self.sockets.waits_for_room() && batch.runs().all(is_known)
+    }
+
+    /// Whether a call has failed since it was a poller's, whose program has closed what it was not
+    /// to close. Takes note of that: pollers cannot be served any more.
+    fn is_lost_by_poller(&mut self, error: &io::Error) -> bool {
+        // OWN-032
+        let is_lost =
+            self.is_poller && matches!(error.raw_os_error(), Some(libc::EBADF | libc::ENOTSOCK));
+        self.lost_by_pollers |= is_lost;
+        is_lost
     }
 
     /// Takes note of what ICMP has said of what was sent from a source port. Returns whether there
@@ -207,10 +239,14 @@ impl UdpPort {
         match error.raw_os_error() {
             Some(libc::EAGAIN) => {
                 self.counters.tx_blocked += 1;
+                if self.is_poller {
+                    return Ok(SendOutcome::Blocked);
+                }
                 self.sockets.watch_for_room(index, |socket| socket.sender(src_port))?;
                 return Ok(SendOutcome::Blocked);
             }
             Some(libc::EINTR) => {}
+            _ if self.is_lost_by_poller(&error) => return Ok(SendOutcome::Blocked),
             _ => {
                 // COUNT-015, RC-REQ-040
                 self.counters.count_send_error(&error, segments);
@@ -292,6 +328,9 @@ impl Port for UdpPort {
     }
 
     fn send(&mut self, now: Instant, batch: &mut TxBatch) -> io::Result<SendOutcome> {
+        if self.is_poller && !self.is_for_pollers(batch) {
+            return Ok(SendOutcome::Blocked);
+        }
         self.sockets.room_or_not()?;
         if self.segmentation != Segmentation::On && batch.limits().max_segments > 1 {
             batch.split();
@@ -343,22 +382,28 @@ impl Port for UdpPort {
 
     fn recv(&mut self, _now: Instant, rx: &mut RxBatch) -> io::Result<usize> {
         rx.clear();
-        while let Some(socket) = self.sockets.next_ready()? {
+        while let Some(socket) = match self.is_poller {
+            true => self.sockets.next_for_poller(),
+            false => self.sockets.next_ready()?,
+        } {
             self.counters.rx_calls += 1;
             let from = &self.sockets[socket];
             self.gauge.before(from.as_fd());
             let messages = match self.receiver.recv(from.as_fd(), rx.buffers()) {
                 Ok(messages) => messages,
                 Err(error) if os_error::is_passing(&error) => return Ok(1),
+                Err(error) if self.is_lost_by_poller(&error) => return Ok(0),
                 Err(error) => return Err(error),
             };
+            let from = &self.sockets[socket];
             let (dst, bytes) = (from.dst(), self.receiver.bytes(messages));
             self.gauge.after(bytes, from.receive_capacity(), messages == rx.buffers().len());
             for index in 0..messages {
                 self.take(dst, index, self.receiver.received(index), rx);
             }
             // One of several may only have been ready to send.
-            if messages > 0 || self.sockets.is_single() {
+            self.sockets.note_received(socket, messages > 0);
+            if messages > 0 || self.sockets.is_single() || self.is_poller {
                 return Ok(messages.max(rx.len()));
             }
         }
@@ -406,6 +451,14 @@ impl Port for UdpPort {
         open::check_group(group)?;
         self.sockets.close(group);
         Ok(())
+    }
+
+    fn serves_pollers(&self) -> bool {
+        !self.lost_by_pollers && self.sockets.iter().all(UdpSocket::is_shared)
+    }
+
+    fn set_poller(&mut self, is_poller: bool) {
+        self.is_poller = is_poller;
     }
 
     fn poll_timeout(&self) -> Option<Instant> {

@@ -12,6 +12,7 @@ use super::UdpOptions;
 use super::socket::set_send_options;
 use crate::OpenError;
 use crate::open;
+use crate::shared_socket::SharedSocket;
 use crate::sys::option;
 use crate::watch::Link;
 use socket2::Socket;
@@ -28,7 +29,7 @@ pub(super) struct SendPool {
 
 enum Entry {
     Unopened,
-    Open(Socket),
+    Open(SharedSocket),
     Refused,
 }
 
@@ -70,10 +71,19 @@ impl SendPool {
         let index = self.index_of(port);
         let Some(entry) = self.sockets.get_mut(index) else { return false };
         *entry = match send_socket(addr, port, interface, options) {
-            Ok(socket) => Entry::Open(socket),
+            Ok(socket) => Entry::Open(SharedSocket::new(socket, options.share.as_ref())),
             Err(_) => Entry::Refused,
         };
         matches!(entry, Entry::Open(_))
+    }
+
+    /// Whether what is open is also open where pollers are.
+    pub(super) fn is_shared(&self) -> bool {
+        let is_shared = |entry: &Entry| match entry {
+            Entry::Open(socket) => socket.is_shared(),
+            Entry::Unopened | Entry::Refused => true,
+        };
+        self.sockets.iter().all(is_shared)
     }
 
     /// The number of a port in the pool; not one of those there are if it is none of the pool's.

@@ -3,6 +3,7 @@
 use super::UdpOptions;
 use super::pool::SendPool;
 use crate::open::{self, HOP_LIMIT};
+use crate::shared_socket::SharedSocket;
 use crate::socket_set::{Member, SocketSet};
 use crate::sys::{Message, option};
 use crate::watch::Link;
@@ -16,7 +17,7 @@ use urxe_wire::{Flow, ROCE_PORT};
 
 /// What arrives for one destination.
 pub(super) struct UdpSocket {
-    socket: Socket,
+    socket: SharedSocket,
     /// What the datagrams that it receives are sent to: one of our addresses, or a group.
     dst: IpAddr,
     /// For a group that the kernel has no route to: where we send instead, to receive our own.
@@ -40,7 +41,7 @@ impl UdpSocket {
             loop_back_to: None,
             receive_capacity: open::receive_capacity(&socket),
             pool: SendPool::new(options.first_pool_port(), options.pool_ports()),
-            socket,
+            socket: SharedSocket::new(socket, options.share.as_ref()),
         })
     }
 
@@ -86,7 +87,7 @@ impl UdpSocket {
             loop_back_to,
             receive_capacity: open::receive_capacity(&socket),
             pool: SendPool::new(ROCE_PORT, 0),
-            socket,
+            socket: SharedSocket::new(socket, options.share.as_ref()),
         })
     }
 
@@ -117,6 +118,11 @@ impl UdpSocket {
         options: &UdpOptions,
     ) -> bool {
         self.pool.open(self.dst, src_port, interface, options)
+    }
+
+    /// Whether all that it has open is also open where pollers are.
+    pub(super) fn is_shared(&self) -> bool {
+        self.socket.is_shared() && self.pool.is_shared()
     }
 
     /// See [`open::receive_capacity`].

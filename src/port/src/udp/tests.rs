@@ -1,6 +1,7 @@
 mod ecn;
 mod group;
 mod icmp;
+mod pollers;
 mod source_ports;
 
 use super::*;

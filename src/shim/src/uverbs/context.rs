@@ -11,6 +11,7 @@ use super::method;
 use super::reply::{Answer, mm_info};
 use crate::descriptors::{DESCRIPTORS, Descriptor};
 use crate::memory;
+use crate::own_slot;
 use crate::polling::{NewCq, Wrapped};
 use crate::reasons;
 use crate::refused::Refused;
@@ -280,6 +281,7 @@ impl Context {
             Command::ReqNotifyCq { cq, solicited_only } => {
                 let mut objects = self.objects.lock();
                 objects.cqs.get_mut(&cq).ok_or(Errno::NOENT)?.ring.arm(solicited_only);
+                own_slot::about_to_wait();
                 Ok(Answer::none())
             }
             Command::DestroyCq(cq) => self.destroy_cq(cq),

@@ -4,10 +4,12 @@
 //!
 //! - [`lookout`]: when a program looks whether there is a daemon.
 //! - [`own_thread`]: a thread of ours in a program that knows nothing of it.
+//! - [`mirror`]: descriptors that it shares with the program.
 //! - [`poll_backoff`]: how a program that polls makes room. [`yield_policy`]: how it and the daemon
 //!   take turns where cores are scarce.
 
 pub mod lookout;
+pub mod mirror;
 pub mod own_thread;
 pub mod poll_backoff;
 pub mod yield_policy;
@@ -167,9 +169,14 @@ impl Connection {
     /// Makes the daemon look at a queue pair. No system call, unless the daemon sleeps.
     pub fn ring(&self, slot: u32) {
         if self.doorbells.ring(slot) {
-            // An eventfd refuses only when it would overflow, and then it is readable anyway.
-            let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+            self.wake();
         }
+    }
+
+    /// Wakes the daemon, if it sleeps.
+    pub fn wake(&self) {
+        // An eventfd refuses only when it would overflow, and then it is readable anyway.
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 
     /// What tells of completions.

@@ -24,21 +24,22 @@ const FAULTS: [libc::c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
 /// The first number behind those of the standard streams.
 const FIRST: RawFd = 3;
 
-/// Starts a thread that has a descriptor, and beside it only the standard streams, which are empty.
-/// It is closed for the rest of the program.
+/// Starts a thread that has some descriptors, and beside them only the standard streams, which are
+/// empty. They are closed for the rest of the program.
 ///
 /// # Errors
 /// If there can be no thread, or no table of its own (Linux before 5.9).
-pub fn spawn(
+pub fn spawn<const N: usize>(
     name: &str,
-    descriptor: OwnedFd,
-    body: impl FnOnce(OwnedFd) + Send + 'static,
+    descriptors: [OwnedFd; N],
+    body: impl FnOnce([OwnedFd; N]) + Send + 'static,
 ) -> io::Result<()> {
-    let (number, spawner) = (descriptor.as_raw_fd(), rustix::thread::gettid());
+    let numbers = descriptors.each_ref().map(AsRawFd::as_raw_fd);
+    let spawner = rustix::thread::gettid();
     let (tell, told) = mpsc::channel();
     let run = move || {
-        // SAFETY: the descriptor is open until we have told that it has become ours.
-        let own = unsafe { BorrowedFd::borrow_raw(number) };
+        // SAFETY: the descriptors are open until we have told that they have become ours.
+        let own = numbers.map(|number| unsafe { BorrowedFd::borrow_raw(number) });
         match leave_descriptors(own, spawner) {
             Ok(own) => {
                 let _ = tell.send(Ok(()));
@@ -50,12 +51,31 @@ pub fn spawn(
     let spawned = without_signals(|| thread::Builder::new().name(name.into()).spawn(run));
     spawned?;
     let done = told.recv().unwrap_or_else(|_| Err(io::Error::other("the thread has ended")));
-    drop(descriptor);
+    drop(descriptors);
     done
 }
 
+thread_local! {
+    static FAULTS_ARE_DELIVERED: bool = faults_are_unblocked();
+}
+
+/// Whether a fault in memory of this thread comes to its handler, rather than end the process: it
+/// did when this was asked first.
+pub fn faults_are_delivered() -> bool {
+    FAULTS_ARE_DELIVERED.with(|delivered| *delivered)
+}
+
+fn faults_are_unblocked() -> bool {
+    let mut blocked = MaybeUninit::uninit();
+    // SAFETY: without a set nothing is changed, and the present one is written before it is read.
+    unsafe {
+        libc::pthread_sigmask(libc::SIG_SETMASK, std::ptr::null(), blocked.as_mut_ptr()) == 0
+            && FAULTS.iter().all(|&fault| libc::sigismember(blocked.as_ptr(), fault) == 0)
+    }
+}
+
 /// Does something in whose threads no signal is delivered.
-fn without_signals<T>(begin: impl FnOnce() -> T) -> T {
+pub(super) fn without_signals<T>(begin: impl FnOnce() -> T) -> T {
     let mut all = MaybeUninit::uninit();
     let mut before = MaybeUninit::uninit();
     // SAFETY: both are sets of signals that are written to, the first of them before it is read.
@@ -75,14 +95,22 @@ fn without_signals<T>(begin: impl FnOnce() -> T) -> T {
     begun
 }
 
-/// Gives this thread a table of its own, with one of the descriptors and empty standard streams.
-fn leave_descriptors(kept: BorrowedFd<'_>, spawner: Pid) -> io::Result<OwnedFd> {
+/// Gives this thread a table of its own, with some of the descriptors and empty standard streams.
+fn leave_descriptors<const N: usize>(
+    kept: [BorrowedFd<'_>; N],
+    spawner: Pid,
+) -> io::Result<[OwnedFd; N]> {
     // OWN-008: all numbers stay what they are for the other threads. Here, nothing but this
     // function knows any of them.
     close_range(libc::c_uint::MAX, libc::c_uint::MAX, libc::CLOSE_RANGE_UNSHARE)?;
-    let kept = rustix::io::fcntl_dupfd_cloexec(kept, FIRST)?;
+    let mut own = Vec::with_capacity(N);
+    for fd in kept {
+        own.push(rustix::io::fcntl_dupfd_cloexec(fd, FIRST)?);
+    }
     // OWN-024: what emulates system calls may know this one without its flag (valgrind).
-    if is_open_in(spawner, &kept)? {
+    if let Some(fd) = own.first()
+        && is_open_in(spawner, fd)?
+    {
         let sentence = "the system, or what emulates it, gives a thread no descriptors of its own";
         return Err(io::Error::new(io::ErrorKind::Unsupported, sentence));
     }
@@ -90,14 +118,19 @@ fn leave_descriptors(kept: BorrowedFd<'_>, spawner: Pid) -> io::Result<OwnedFd> 
     rustix::stdio::dup2_stdin(&null)?;
     rustix::stdio::dup2_stdout(&null)?;
     rustix::stdio::dup2_stderr(&null)?;
-    // It is below, above or among what is closed now.
+    // It is among what is closed now.
     let _ = null.into_raw_fd();
-    let number = kept.as_raw_fd() as libc::c_uint;
-    if number > FIRST as libc::c_uint {
-        close_range(FIRST as libc::c_uint, number - 1, 0)?;
+    let mut numbers: Vec<_> = own.iter().map(|fd| fd.as_raw_fd() as libc::c_uint).collect();
+    numbers.sort_unstable();
+    let mut from = FIRST as libc::c_uint;
+    for number in numbers {
+        if number > from {
+            close_range(from, number - 1, 0)?;
+        }
+        from = number + 1;
     }
-    close_range(number + 1, libc::c_uint::MAX, 0)?;
-    Ok(kept)
+    close_range(from, libc::c_uint::MAX, 0)?;
+    own.try_into().map_err(|_| io::Error::other("another number of descriptors"))
 }
 
 /// Whether a descriptor of this thread is, by its number, the same file in another thread.
@@ -130,7 +163,7 @@ mod tests {
         look: impl FnOnce(OwnedFd) -> T + Send + 'static,
     ) -> T {
         let (tell, told) = mpsc::channel();
-        spawn("test", descriptor, move |own| tell.send(look(own)).unwrap()).unwrap();
+        spawn("test", [descriptor], move |[own]| tell.send(look(own)).unwrap()).unwrap();
         told.recv().unwrap()
     }
 
@@ -165,7 +198,7 @@ mod tests {
         let (read_end, write_end) = rustix::pipe::pipe().unwrap();
         let number = read_end.as_raw_fd();
         let (proceed, wait) = mpsc::channel::<()>();
-        spawn("test", read_end, move |_own| assert!(wait.recv().is_err())).unwrap();
+        spawn("test", [read_end], move |_own| assert!(wait.recv().is_err())).unwrap();
         let link = |fd: RawFd| std::fs::read_link(format!("/proc/self/fd/{fd}")).ok();
         let pipe = link(write_end.as_raw_fd());
         assert!(pipe.is_some() && link(number) != pipe);

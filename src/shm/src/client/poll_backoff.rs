@@ -18,6 +18,10 @@ const ALONE: Duration = Duration::from_micros(2);
 /// How long a thread polls in vain before it sleeps: longer than an exchange of small messages.
 const SLEEP_AFTER: Duration = Duration::from_micros(100);
 
+/// The same where the thread does the data path's work itself while it polls: then another one has
+/// to be woken for that first.
+const SLEEP_AFTER_TURNS: Duration = Duration::from_millis(2);
+
 /// The longest that is slept at a time. Above [`SLEEP_AFTER`] it is never longer than what was
 /// waited already, since the caller may be waiting for something else as well; except where the
 /// data path has said that it is crowded, for then it wakes who sleeps twice in a millisecond.
@@ -68,8 +72,15 @@ impl PollBackoff {
 
     /// Nothing was found since the last call, in any of the queues that the thread polls: lets
     /// others have the processor. `waiter`, of the session that the queues are of, is asked for now
-    /// and then, and by who is to sleep. Returns whether the thread has slept.
-    pub fn pause(&mut self, waiter: impl FnOnce() -> Option<CompletionWaiter>) -> bool {
+    /// and then, and before a sleep; `before_sleep` is called after that. With `takes_turns` it is
+    /// the thread itself that does the data path's work while it polls. Returns whether it has
+    /// slept.
+    pub fn pause(
+        &mut self,
+        waiter: impl FnOnce() -> Option<CompletionWaiter>,
+        before_sleep: impl FnOnce(),
+        takes_turns: bool,
+    ) -> bool {
         let before = Instant::now();
         let waited = before.duration_since(*self.waiting.get_or_insert(before));
         // CLIENT-020: nothing is yielded then. Who yields among threads that are busy may wait for
@@ -77,7 +88,10 @@ impl PollBackoff {
         if !self.data_path_crowded {
             self.give_way(before);
         }
-        let has_waited = self.crowded && (self.slow || waited >= SLEEP_AFTER);
+        let has_waited = match takes_turns {
+            true => self.crowded && waited >= SLEEP_AFTER_TURNS,
+            false => self.crowded && (self.slow || waited >= SLEEP_AFTER),
+        };
         let was_asked = self.asked.is_some_and(|at| before.duration_since(at) < ASK_AFTER);
         if !has_waited && !self.data_path_crowded && was_asked {
             return false;
@@ -93,6 +107,8 @@ impl PollBackoff {
         if self.seen.replace(count) != Some(count) {
             return false;
         }
+        // OWN-031
+        before_sleep();
         let least = if self.data_path_crowded { SLEEP_MAX } else { SLEEP_AFTER };
         waiter.wait(count, waited.clamp(least, SLEEP_MAX));
         true
@@ -139,7 +155,15 @@ mod tests {
     fn sleeps(mut backoff: PollBackoff, data_path_is_crowded: bool) -> bool {
         let (notifier, waiter) = session();
         notifier.set_crowded(data_path_is_crowded);
-        let mut pause = || backoff.pause(|| Some(waiter.clone()));
+        sleeps_with(&mut backoff, &waiter, false)
+    }
+
+    fn sleeps_with(
+        backoff: &mut PollBackoff,
+        waiter: &CompletionWaiter,
+        takes_turns: bool,
+    ) -> bool {
+        let mut pause = || backoff.pause(|| Some(waiter.clone()), || (), takes_turns);
         !pause() && pause()
     }
 
@@ -154,6 +178,20 @@ mod tests {
         assert!(sleeps(unanswered(true, true), false), "the last wait was long");
     }
 
+    /// OWN-031
+    #[test]
+    fn a_thread_that_takes_turns_sleeps_only_after_a_long_wait_and_gives_them_back_first() {
+        let (_, waiter) = session();
+        let mut backoff = unanswered(true, true);
+        backoff.waiting = Some(Instant::now() - SLEEP_AFTER_TURNS / 2);
+        assert!(!sleeps_with(&mut backoff, &waiter, true));
+        assert!(sleeps_with(&mut backoff, &waiter, false));
+        backoff.waiting = Some(Instant::now() - SLEEP_AFTER_TURNS);
+        let mut has_given_back = false;
+        let has_slept = backoff.pause(|| Some(waiter), || has_given_back = true, true);
+        assert!(has_slept && has_given_back);
+    }
+
     #[test]
     fn a_thread_with_a_processor_that_the_data_path_needs_sleeps_at_once() {
         assert!(sleeps(unanswered(false, false), true));
@@ -166,10 +204,14 @@ mod tests {
         let mut backoff = unanswered(false, false);
         let asks = |backoff: &mut PollBackoff| {
             let mut has_asked = false;
-            backoff.pause(|| {
-                has_asked = true;
-                Some(waiter.clone())
-            });
+            backoff.pause(
+                || {
+                    has_asked = true;
+                    Some(waiter.clone())
+                },
+                || (),
+                false,
+            );
             has_asked
         };
         assert!(asks(&mut backoff), "it was never asked");
@@ -195,7 +237,7 @@ mod tests {
     fn a_thread_polls_again_before_it_sleeps_after_a_notification() {
         let (notifier, waiter) = session();
         let mut backoff = unanswered(true, true);
-        let mut slept = || backoff.pause(|| Some(waiter.clone()));
+        let mut slept = || backoff.pause(|| Some(waiter.clone()), || (), false);
         assert!(!slept(), "what came before the first look may not have been polled for");
         notifier.notify();
         assert!(!slept());

@@ -131,6 +131,136 @@ fn a_program_that_becomes_another_leaves_nothing() {
     assert!(program.wait().unwrap().success());
 }
 
+/// How long threads that run slots have had the processor so far, in this process.
+fn time_of_slots() -> Duration {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap().map(|task| task.unwrap().path());
+    let slots = tasks.filter(|task| {
+        std::fs::read_to_string(task.join("comm")).is_ok_and(|name| name.trim() == "urxe-slot")
+    });
+    let time = |task: PathBuf| {
+        let stat = std::fs::read_to_string(task.join("schedstat")).unwrap();
+        Duration::from_nanos(stat.split(' ').next().unwrap().parse().unwrap())
+    };
+    slots.map(time).sum()
+}
+
+/// No test of its own: a program whose two devices, each with a slot of its own, exchange messages
+/// while it polls both from one thread.
+#[test]
+fn as_a_program_that_polls() {
+    const LENGTH: usize = 64;
+    let Some(socket) = std::env::var_os(SOCKET).map(PathBuf::from) else { return };
+    let side = |name| Side::new(&OpenOptions::new().socket(&socket).device(name).in_process());
+    let sides = [side("urxe0"), side("urxe1")];
+    let net = |at: usize| (&sides[at], &sides[1 - at]);
+    for at in 0..2 {
+        let (own, other) = net(at);
+        own.qp.connect(&other.qp.endpoint().unwrap(), ALL).unwrap();
+    }
+    let exchange = |at: usize, number: u64| {
+        let (own, other) = net(at);
+        let room = [other.mr.sge(..LENGTH).unwrap()];
+        other.qp.post_recv(&[RecvWr::new(number, &room)]).unwrap();
+        let message = number.to_ne_bytes();
+        own.qp.post_send(&[SendWr::send(number, Inline(&message)).signaled()]).unwrap();
+    };
+    let took = |side: &Side, wr_id| {
+        let mut wcs = [Wc::default()];
+        while side.cq.poll(&mut wcs).unwrap() == 0 {}
+        assert_eq!(wcs[0].check().unwrap().wr_id, wr_id);
+    };
+    let polled = |number: u64| {
+        let at = number as usize % 2;
+        exchange(at, number);
+        // Whoever waits polls its own queue alone, and the other one's slot goes on all the same.
+        let mut left = [&sides[at], &sides[1 - at]].to_vec();
+        let begun = std::time::Instant::now();
+        while !left.is_empty() {
+            left.retain(|side| {
+                let mut wcs = [Wc::default()];
+                side.cq.poll(&mut wcs).unwrap() == 0
+            });
+            assert!(begun.elapsed() < Duration::from_secs(30), "message {number} is lost");
+        }
+    };
+    let mut number = 0;
+    // OWN-030: on a machine that is busy with other things, not always.
+    eventually_polled(|| {
+        let (before, begun, first) = (time_of_slots(), std::time::Instant::now(), number);
+        while begun.elapsed() < Duration::from_millis(200) {
+            number += 1;
+            polled(number);
+        }
+        let (theirs, wall) = (time_of_slots() - before, begun.elapsed());
+        theirs < wall / 8 && number - first > 100
+    });
+    // OWN-031: whatever it does next, nothing waits for it to poll.
+    for _ in 0..20 {
+        for _ in 0..200 {
+            number += 1;
+            polled(number);
+        }
+        number += 1;
+        exchange(0, number);
+        assert_eq!(sides[1].done().wr_id, number);
+        assert_eq!(sides[0].done().wr_id, number);
+        for _ in 0..200 {
+            number += 1;
+            polled(number);
+        }
+        // It neither polls nor waits.
+        number += 1;
+        let there = sides[1].mr.remote_buf(LENGTH..).unwrap();
+        let mark = number.to_ne_bytes();
+        sides[0].qp.post_send(&[SendWr::write(number, Inline(&mark), there).signaled()]).unwrap();
+        eventually("the write is there", || sides[1].bytes(LENGTH, 8) == mark);
+        took(&sides[0], number);
+    }
+    // OWN-032: it closes what its polls use.
+    assert!(close_udp_sockets() > 0);
+    for _ in 0..2000 {
+        number += 1;
+        polled(number);
+    }
+}
+
+/// Closes all UDP sockets of this process that this thread can close. Returns how many those were.
+fn close_udp_sockets() -> usize {
+    let entries = std::fs::read_dir("/proc/self/fd").unwrap();
+    let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let open: Vec<libc::c_int> = names.map(|name| name.parse().unwrap()).collect();
+    let domain = |fd| {
+        let (mut domain, mut len) = (0, size_of::<libc::c_int>() as libc::socklen_t);
+        let place = (&raw mut domain).cast();
+        // SAFETY: it is written to within its bounds.
+        let failed =
+            unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_DOMAIN, place, &raw mut len) };
+        if failed == 0 { domain } else { 0 }
+    };
+    let sockets = open.into_iter().filter(|&fd| domain(fd) == libc::AF_INET);
+    // SAFETY: closes what is not its own, as programs do by mistake; nobody counts on it.
+    sockets.filter(|&fd| unsafe { libc::close(fd) } == 0).count()
+}
+
+fn eventually_polled(mut is_so: impl FnMut() -> bool) {
+    let begun = std::time::Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "the slots' threads do all the work");
+    }
+}
+
+#[test]
+fn a_program_that_polls_takes_the_turns_of_its_slot_and_nothing_waits_when_it_does_not() {
+    let daemon = start([[127, 44, 0, 4].into(), [127, 44, 0, 5].into()]).unwrap();
+    let done = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "in_process::as_a_program_that_polls", "--nocapture"])
+        .env(SOCKET, daemon.socket())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&done.stdout);
+    assert!(done.status.success(), "{said}\n{}", String::from_utf8_lossy(&done.stderr));
+}
+
 /// A counter of the data paths of the first device.
 fn counted(socket: &Path, counter: &str) -> u64 {
     let (_, channel) = urxe_shm::connect_to_daemon(Some(socket)).unwrap();

@@ -247,12 +247,13 @@ impl WritePing {
         let word: &AtomicU64 = memory.mr.atomic_u64(self.word)?;
         let mut idle = Idle::new(*poll);
         while word.load(Ordering::Acquire).to_ne_bytes()[self.byte] != Self::mark(number) {
-            if !idle.pause() {
-                continue;
-            }
-            // Only a completion shows that the connection broke, or the daemon is gone.
+            // Only a completion shows that the connection broke, or the daemon is gone. And where
+            // this process runs the data path itself, to poll is what keeps it going.
             for wc in sends.poll()? {
                 qps[0].completed = of_wr_id(wc.check()?.wr_id).1 + 1;
+            }
+            if !idle.pause() {
+                continue;
             }
             if give_up(partner)? {
                 return Ok(false);

@@ -118,7 +118,7 @@ impl SavedDevice {
         let own = plan.capture.as_ref().map(File::try_clone).transpose();
         let own = own.map_err(ImageError::Unreadable)?;
         let mut sockets = Sockets {
-            port: plan.port.open(Slot::ALONE.id(), own)?,
+            port: plan.port.open(Slot::ALONE.id(), own, None)?,
             source: Box::new(PlannedSockets { plan: plan.port.clone(), slots }),
             groups: BTreeMap::new(),
         };

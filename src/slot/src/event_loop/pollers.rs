@@ -1,0 +1,386 @@
+//! Threads of the program that take turns of its own slot while they poll.
+//!
+//! A thread that polls and finds nothing looks whether anything has come, handles it, and sends
+//! what was posted, itself: no other thread has to be woken for that, nor the processor to be given
+//! away.
+//! The slot's own thread sleeps meanwhile, and looks now and then whether that goes on; as soon as
+//! it does not, it serves as ever.
+
+use super::EventLoop;
+use crate::device::SlotDevice;
+use crate::own::PollerTurn;
+use crate::{Runner, SlotError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// Polls in vain between two looks from which on they are left what there is to do.
+const DENSE: u32 = 64;
+
+/// How often the slot's thread looks how often the program polls: while it serves, and while it
+/// leaves that to the program.
+const LOOK_EVERY: Duration = Duration::from_millis(1);
+const LOOK_EVERY_ASLEEP: Duration = Duration::from_millis(4);
+
+/// What has come while the program did not poll for so long has waited in vain.
+const LATE: Duration = Duration::from_micros(250);
+
+/// How much of the time may be lost so, in parts of it, beside a little: a thread that polls is
+/// kept from the processor now and then.
+const LOST_PART: u32 = 16;
+const LOST_LITTLE: Duration = Duration::from_millis(2);
+
+/// How long the slot's thread serves after that: at first, and at most where it happens again and
+/// again.
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+const PAUSE_MAX: Duration = Duration::from_secs(10);
+
+/// When the slot's thread finds something to be sent, and nobody has had a turn for so long, a
+/// poller has held it for its next turn, and does not take it.
+const HELD_LONG: Duration = Duration::from_millis(1);
+
+/// How long pollers send at once after that: at first, and at most where it happens again and
+/// again.
+const AT_ONCE_MIN: Duration = Duration::from_millis(10);
+const AT_ONCE_MAX: Duration = Duration::from_secs(1);
+
+/// For how many times as long they have to hold answers well until it is not again and again.
+const AT_ONCE_PART: u32 = 10;
+
+/// What can be said without the lock.
+#[derive(Debug, Default)]
+pub(crate) struct HandOff {
+    /// Polls in vain.
+    polls: AtomicU32,
+    /// Who polls is to take turns.
+    is_active: AtomicBool,
+}
+
+impl HandOff {
+    /// The program has polled in vain. Returns whether it is to take a turn.
+    pub(crate) fn note_empty_poll(&self) -> bool {
+        // Of two at once one may be lost: it is a measure.
+        self.polls.store(self.polls.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        self.is_active()
+    }
+
+    pub(crate) fn is_active(&self) -> bool {
+        self.is_active.load(Ordering::Acquire)
+    }
+
+    /// Leaves nothing to those who poll until they have polled often again. Returns whether
+    /// something was left to them.
+    pub(crate) fn take_back(&self) -> bool {
+        self.is_active.swap(false, Ordering::AcqRel)
+    }
+}
+
+/// Whether the slot is left to those who poll.
+pub(crate) struct Pollers {
+    hand_off: Arc<HandOff>,
+    /// Polls at the last look, and when that was.
+    seen: u32,
+    looked_at: Instant,
+    began: Instant,
+    last_turn: Instant,
+    /// Time in which something may have waited, since it is left to them.
+    lost: Duration,
+    /// Until when nothing is left to them, and how long that was the last time.
+    not_before: Instant,
+    pause: Duration,
+    /// Until when answers are not held for the next turn, and how long that was the last time.
+    at_once_until: Instant,
+    at_once: Duration,
+    /// Nothing is left to them any more.
+    have_ended: bool,
+}
+
+impl Pollers {
+    pub(crate) fn new(now: Instant) -> Pollers {
+        Pollers {
+            hand_off: Arc::default(),
+            seen: 0,
+            looked_at: now,
+            began: now,
+            last_turn: now,
+            lost: Duration::ZERO,
+            not_before: now,
+            pause: Duration::ZERO,
+            at_once_until: now,
+            at_once: Duration::ZERO,
+            have_ended: false,
+        }
+    }
+
+    pub(crate) fn hand_off(&self) -> &Arc<HandOff> {
+        &self.hand_off
+    }
+
+    /// Decides anew, if it is time to.
+    pub(crate) fn look(&mut self, now: Instant) {
+        let was_active = self.hand_off.is_active();
+        let interval = if was_active { LOOK_EVERY_ASLEEP } else { LOOK_EVERY };
+        if now.duration_since(self.looked_at) < interval {
+            return;
+        }
+        let polls = self.hand_off.polls.load(Ordering::Relaxed);
+        let is_dense = polls.wrapping_sub(self.seen) >= DENSE;
+        (self.seen, self.looked_at) = (polls, now);
+        let is_active = is_dense && self.not_before <= now && !self.have_ended;
+        if is_active && !was_active {
+            (self.began, self.last_turn, self.lost) = (now, now, Duration::ZERO);
+        }
+        self.hand_off.is_active.store(is_active, Ordering::Release);
+    }
+
+    /// When to look again, while the slot is left to them.
+    pub(crate) fn next_look(&self) -> Option<Instant> {
+        self.hand_off.is_active().then(|| self.looked_at + LOOK_EVERY_ASLEEP)
+    }
+
+    /// One of them has had its turn, and has found that something had come, or was posted, or not.
+    pub(crate) fn on_turn(&mut self, now: Instant, came: bool) {
+        let since = now.duration_since(std::mem::replace(&mut self.last_turn, now));
+        if came && since > LATE {
+            self.on_wait(now, since);
+        }
+    }
+
+    /// Whether what came is answered with the next turn, rather than at once.
+    pub(crate) fn hold_answers(&self, now: Instant) -> bool {
+        self.at_once_until <= now
+    }
+
+    /// The slot's thread has found something to be sent.
+    pub(crate) fn on_due(&mut self, now: Instant) {
+        if now.duration_since(self.last_turn) < HELD_LONG {
+            return;
+        }
+        // What has waited did so because of us, and not because they poll too seldom.
+        self.last_turn = now;
+        let held_for = now.saturating_duration_since(self.at_once_until);
+        let is_rare = held_for > self.at_once * AT_ONCE_PART;
+        let at_once = if is_rare { Duration::ZERO } else { self.at_once * 2 };
+        self.at_once = at_once.clamp(AT_ONCE_MIN, AT_ONCE_MAX);
+        self.at_once_until = now + self.at_once;
+    }
+
+    /// The slot's thread has found that something had come, or was posted, which they did not see.
+    pub(crate) fn on_missed(&mut self, now: Instant) {
+        self.on_wait(now, now.duration_since(self.last_turn));
+    }
+
+    /// Something has waited for so long at most.
+    fn on_wait(&mut self, now: Instant, waited: Duration) {
+        self.lost += waited;
+        let lasted = now.duration_since(self.began);
+        if self.lost <= LOST_LITTLE.max(lasted / LOST_PART) {
+            return;
+        }
+        let is_rare = lasted > self.pause * LOST_PART;
+        let pause = if is_rare { Duration::ZERO } else { self.pause * 2 };
+        self.pause = pause.clamp(PAUSE_MIN, PAUSE_MAX);
+        self.not_before = now + self.pause;
+        self.hand_off.take_back();
+    }
+}
+
+impl EventLoop {
+    /// Decides whether threads of the program that poll are to do what there is to do, and until
+    /// when the slot's thread need not look.
+    pub(super) fn decide_hand_off(&mut self, now: Instant) -> Result<Option<Instant>, SlotError> {
+        if self.ctx.allotment.runner != Runner::Program {
+            return Ok(None);
+        }
+        if let Some(error) = self.failed.take() {
+            return Err(error);
+        }
+        let mut is_blocked = false;
+        for device in &mut self.ctx.devices {
+            if !self.ports_are_watched {
+                device.nic.after_pollers(now).map_err(SlotError::Port)?;
+            }
+            is_blocked |= device.nic.is_blocked();
+        }
+        // Who waits for room in a socket is told by its port.
+        if is_blocked || !self.serves_pollers() {
+            self.pollers.hand_off().take_back();
+        } else {
+            self.pollers.look(now);
+        }
+        let next_look = self.pollers.next_look();
+        if next_look.is_none() == self.ports_are_watched {
+            return Ok(next_look);
+        }
+        self.ports_are_watched = next_look.is_none();
+        self.tell_whether_crowded();
+        if next_look.is_some() {
+            let ports = self.ctx.devices.iter().filter_map(|device| device.nic.port_fd());
+            ports.for_each(|fd| self.deregister(fd));
+        } else {
+            let mut came = false;
+            for device in &mut self.ctx.devices {
+                came |= device.nic.receive(now).map_err(SlotError::Port)?;
+            }
+            if came {
+                self.pollers.on_missed(now);
+            }
+            // What has come before is told of now.
+            self.watch_ports().map_err(SlotError::System)?;
+        }
+        Ok(next_look)
+    }
+
+    /// A turn of a thread of the program that polls: what there is to do for its queues. Returns
+    /// whether anything was done, and whether the slot's thread is to be woken.
+    pub(crate) fn poller_turn(&mut self, now: Instant) -> Result<PollerTurn, SlotError> {
+        // It may have been closed before the lock was had.
+        if !self.pollers.hand_off().is_active() {
+            return Ok(PollerTurn::default());
+        }
+        let rang = self.take_doorbells(now);
+        let mut turn = PollerTurn { worked: rang, wake: false };
+        let (mut received, hold_answers) = (false, self.pollers.hold_answers(now));
+        let used = |device: &&mut SlotDevice| device.nic.object_counts().qps > 0;
+        for device in self.ctx.devices.iter_mut().filter(used) {
+            let done = device.nic.poller_turn(now, hold_answers).map_err(SlotError::Port)?;
+            received |= done.received;
+            turn.worked |= done.worked;
+            turn.wake |= done.left_over;
+        }
+        self.pollers.on_turn(now, received || rang);
+        turn.wake |= !self.pollers.hand_off().is_active();
+        Ok(turn)
+    }
+
+    /// The slot's thread looks for what it would do itself, but for pollers.
+    pub(super) fn look_after_pollers(&mut self, now: Instant, rang: bool) {
+        if self.ports_are_watched {
+            return;
+        }
+        if self.is_due() {
+            self.pollers.on_due(now);
+        }
+        if rang {
+            self.pollers.on_missed(now);
+        }
+    }
+
+    /// Whether threads of the program can do what there is to do: with the descriptors that they
+    /// have.
+    fn serves_pollers(&self) -> bool {
+        let mut used = self.ctx.devices.iter().filter(|device| device.nic.object_counts().qps > 0);
+        let mut sessions = self.sessions.iter();
+        used.all(|device| device.nic.serves_pollers())
+            && sessions.all(|(_, session)| session.memory_needs_no_descriptor())
+    }
+
+    /// Has the slot's thread end the slot, for a poller's turn has failed.
+    pub(crate) fn fail(&mut self, error: SlotError) -> PollerTurn {
+        self.pollers.hand_off().take_back();
+        self.failed = Some(error);
+        PollerTurn { worked: false, wake: true }
+    }
+
+    /// What threads that poll know of it.
+    pub(crate) fn hand_off(&self) -> Arc<HandOff> {
+        Arc::clone(self.pollers.hand_off())
+    }
+
+    /// Leaves nothing to threads that poll, from now on.
+    pub(crate) fn end_hand_off(&mut self) {
+        self.pollers.have_ended = true;
+        self.pollers.hand_off().take_back();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Has a program poll so often, and looks when it is time to. Returns whether it is left to it.
+    fn polled(pollers: &mut Pollers, now: &mut Instant, polls: u32) -> bool {
+        (0..polls).for_each(|_| {
+            pollers.hand_off.note_empty_poll();
+        });
+        *now += LOOK_EVERY_ASLEEP;
+        pollers.look(*now);
+        pollers.hand_off.is_active()
+    }
+
+    #[test]
+    fn the_slot_is_left_to_who_polls_often_and_for_as_long() {
+        let mut now = Instant::now();
+        let mut pollers = Pollers::new(now);
+        assert!(!polled(&mut pollers, &mut now, DENSE - 1), "seldom");
+        assert_eq!(pollers.next_look(), None);
+        assert!(polled(&mut pollers, &mut now, DENSE));
+        assert_eq!(pollers.next_look(), Some(now + LOOK_EVERY_ASLEEP));
+        assert!(polled(&mut pollers, &mut now, DENSE));
+        assert!(!polled(&mut pollers, &mut now, 0), "it polls no longer");
+        assert!(polled(&mut pollers, &mut now, DENSE));
+        assert!(
+            pollers.hand_off.take_back() && !pollers.hand_off.note_empty_poll(),
+            "it is about to wait otherwise"
+        );
+    }
+
+    #[test]
+    fn nothing_is_left_to_those_who_let_much_wait_for_longer_and_longer() {
+        let mut now = Instant::now();
+        let mut pollers = Pollers::new(now);
+        let mut pauses = Vec::new();
+        for _ in 0..10 {
+            let closed_at = now;
+            while !polled(&mut pollers, &mut now, DENSE) {}
+            pauses.push(now.duration_since(closed_at));
+            // Something had come while it did other things.
+            now += LOST_LITTLE + Duration::from_millis(1);
+            pollers.on_turn(now, true);
+            assert!(!pollers.hand_off.is_active());
+        }
+        assert!(pauses.is_sorted());
+        assert!(pauses[1] >= PAUSE_MIN && pauses[1] < 2 * PAUSE_MIN, "{pauses:?}");
+        assert!(pauses[9] >= PAUSE_MAX && pauses[9] < 2 * PAUSE_MAX, "{pauses:?}");
+    }
+
+    #[test]
+    fn answers_that_nobody_takes_are_sent_at_once_for_longer_and_longer() {
+        let mut now = Instant::now();
+        let mut pollers = Pollers::new(now);
+        assert!(pollers.hold_answers(now));
+        pollers.on_due(now);
+        assert!(pollers.hold_answers(now), "somebody had a turn just now");
+        let mut for_long = Vec::new();
+        for _ in 0..10 {
+            now += HELD_LONG;
+            pollers.on_due(now);
+            let begun = now;
+            while !pollers.hold_answers(now) {
+                now += AT_ONCE_MIN / 2;
+                pollers.on_turn(now, false);
+            }
+            for_long.push(now - begun);
+        }
+        assert!(for_long.is_sorted());
+        assert_eq!((for_long[0], for_long[9]), (AT_ONCE_MIN, AT_ONCE_MAX));
+        // They were held well for long.
+        now += AT_ONCE_MAX * (AT_ONCE_PART + 1);
+        pollers.on_due(now);
+        assert!(pollers.hold_answers(now + AT_ONCE_MIN));
+    }
+
+    #[test]
+    fn to_be_kept_from_the_processor_now_and_then_changes_nothing() {
+        let mut now = Instant::now();
+        let mut pollers = Pollers::new(now);
+        assert!(polled(&mut pollers, &mut now, DENSE));
+        for number in 1..10_000 {
+            // 3 ms of each 100, in which something comes, beside 1 ms each in which nothing does.
+            let is_kept = number % 98 == 0;
+            now += Duration::from_millis(if is_kept { 3 } else { 1 });
+            pollers.on_turn(now, is_kept);
+            assert!(pollers.hand_off.is_active(), "{number}");
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! The course of a slot's thread: turns, and what it does in between.
+
+use super::{EventLoop, done_by};
+use crate::SlotError;
+use crate::history_file;
+use crate::limits::{EVENTS_PER_TURN, SHORTEST_SLEEP, SPIN};
+use crate::link::LinkError;
+use crate::token::Token;
+use mio::{Events, Poll, Registry};
+use parking_lot::MutexGuard;
+use std::io;
+use std::ops::DerefMut;
+use std::time::{Duration, Instant};
+use urxe_shm::client::yield_policy::YieldPolicy;
+
+/// An event loop in the hands of the slot's thread.
+pub(crate) trait Held: DerefMut<Target = EventLoop> {
+    /// Lets others have it while `wait` waits.
+    fn released<T>(&mut self, wait: impl FnOnce() -> T) -> T;
+}
+
+/// Nobody else wants it.
+impl Held for &mut EventLoop {
+    fn released<T>(&mut self, wait: impl FnOnce() -> T) -> T {
+        wait()
+    }
+}
+
+/// What tells of descriptors. While the slot's thread waits for it, it is not in the loop, which
+/// others may have meanwhile: they register nothing.
+pub(super) struct LentPoll(Option<Poll>);
+
+impl LentPoll {
+    pub(super) fn new() -> io::Result<LentPoll> {
+        Ok(LentPoll(Some(Poll::new()?)))
+    }
+
+    /// Where descriptors are registered. Only for the slot's thread.
+    pub(super) fn registry(&self) -> &Registry {
+        self.0.as_ref().expect("the slot's thread does not wait").registry()
+    }
+}
+
+/// Serves until the broker lets go of the link. An error means that a port or the loop itself is of
+/// no use any more.
+pub(crate) fn run(mut slot: impl Held) -> Result<(), SlotError> {
+    let mut events = Events::with_capacity(EVENTS_PER_TURN);
+    let mut last_work = Instant::now();
+    let mut now = last_work;
+    let (mut yield_policy, mut yielded, mut worked) = (YieldPolicy::new(), false, false);
+    loop {
+        // OWN-030
+        let handed_off = slot.decide_hand_off(now)?;
+        // Where others do not yield, to keep looking keeps the processor from those whose work
+        // we wait for.
+        let may_spin = yield_policy.is_due(now) && handed_off.is_none();
+        let spin = if may_spin { SPIN } else { Duration::ZERO };
+        let more = slot.has_more() || (handed_off.is_none() && slot.is_due());
+        let looking = now.duration_since(last_work) < spin || more;
+        let deadline = match looking {
+            true => None,
+            // Pollers see to what is due.
+            false => handed_off.or_else(|| slot.deadline()),
+        };
+        // A train that is paced must not wait for a sleep that is longer than was asked for.
+        let soon = deadline.is_some_and(|at| at < now + spin.min(SHORTEST_SLEEP));
+        let spinning = looking || soon;
+        let slept_at = if spinning {
+            wait(&mut slot, &mut events, Some(Duration::ZERO))?;
+            None
+        } else {
+            Some(sleep(&mut slot, &mut events, deadline, handed_off.is_some())?)
+        };
+        slot.note_ready(events.iter().map(|event| Token::from_mio(event.token())));
+        let before = std::mem::replace(&mut now, Instant::now());
+        slot.ctx.now = now;
+        if std::mem::take(&mut yielded) {
+            yield_policy.on_yield(now, now.duration_since(before));
+        }
+        if std::mem::take(&mut worked) {
+            slot.crowding.on_work(slept_at.unwrap_or(now).duration_since(before));
+        }
+        for token in std::mem::take(&mut slot.ready) {
+            let served = match slot.serve(now, token) {
+                Err(SlotError::Link(LinkError::Closed)) => return Ok(()),
+                served => served?,
+            };
+            worked |= served.worked;
+            if served.more {
+                slot.ready.push(token);
+            }
+        }
+        worked |= slot.turn(now)?;
+        history_file::turn(&mut slot.ctx, worked);
+        match slot.tell_broker(now) {
+            Err(LinkError::Closed) => return Ok(()),
+            told => told.map_err(SlotError::Link)?,
+        }
+        // CLIENT-020: after the turn, for whoever has woken us does not wait for it.
+        let EventLoop { crowding, ctx, .. } = &mut *slot;
+        if handed_off.is_none() && crowding.look(now, || done_by(&ctx.devices)) {
+            slot.tell_whether_crowded();
+        }
+        let EventLoop { crowding, sessions, .. } = &mut *slot;
+        if crowding.take_wake(now, sessions.len()) {
+            sessions.iter().for_each(|(_, session)| session.wake_sleepers());
+        }
+        if worked {
+            last_work = now;
+        } else if spinning && yield_policy.is_due(now) {
+            slot.released(rustix::thread::sched_yield);
+            yielded = true;
+        }
+    }
+}
+
+/// Sleeps until something happens or the deadline has come; not at all if a program has just rung.
+/// Returns from when on.
+fn sleep(
+    slot: &mut impl Held,
+    events: &mut Events,
+    deadline: Option<Instant>,
+    handed_off: bool,
+) -> Result<Instant, SlotError> {
+    // Pollers look at the doorbells.
+    let none_rang = handed_off || slot.fall_asleep();
+    // The turn has taken its time.
+    let now = Instant::now();
+    let timeout = if none_rang && deadline.is_none_or(|at| at > now) {
+        slot.ctx.counters.sleeps += 1;
+        if let Some(deadline) = deadline {
+            slot.alarm.set(now, deadline).map_err(SlotError::System)?;
+        }
+        None
+    } else {
+        Some(Duration::ZERO)
+    };
+    let waited = wait(slot, events, timeout);
+    if !handed_off {
+        slot.wake_up();
+    }
+    waited.map(|()| now)
+}
+
+/// Collects the descriptors that have become ready, waiting for one if there is none.
+fn wait(
+    slot: &mut impl Held,
+    events: &mut Events,
+    timeout: Option<Duration>,
+) -> Result<(), SlotError> {
+    let mut poll = slot.poll.0.take().expect("only one thread waits");
+    let waited = slot.released(|| poll.poll(events, timeout));
+    slot.poll.0 = Some(poll);
+    match waited {
+        Ok(()) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => {
+            events.clear();
+            Ok(())
+        }
+        Err(error) => Err(SlotError::System(error)),
+    }
+}
+
+/// The event loop of a slot that a program runs, which its other threads want as well. It is there
+/// until the slot's thread has ended.
+pub(crate) struct Locked<'a>(pub(crate) MutexGuard<'a, Option<EventLoop>>);
+
+impl std::ops::Deref for Locked<'_> {
+    type Target = EventLoop;
+
+    fn deref(&self) -> &EventLoop {
+        self.0.as_ref().expect("it is taken out by the thread that asks")
+    }
+}
+
+impl DerefMut for Locked<'_> {
+    fn deref_mut(&mut self) -> &mut EventLoop {
+        self.0.as_mut().expect("it is taken out by the thread that asks")
+    }
+}
+
+impl Held for Locked<'_> {
+    fn released<T>(&mut self, wait: impl FnOnce() -> T) -> T {
+        MutexGuard::unlocked(&mut self.0, wait)
+    }
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        // What is left by a panic is for nobody.
+        if std::thread::panicking() {
+            self.hand_off().take_back();
+        }
+    }
+}
