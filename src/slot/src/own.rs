@@ -26,7 +26,7 @@ use std::sync::{Arc, OnceLock, mpsc};
 use std::time::Instant;
 use urxe_port::ShareSockets;
 use urxe_shm::client::mirror::{Mirror, MirrorThread, TableNotes};
-use urxe_shm::client::{CallError, own_thread};
+use urxe_shm::client::{CallError, own_thread, polling_thread};
 use urxe_shm::control::channel::Channel;
 use urxe_shm::control::{Reply, Request};
 
@@ -138,7 +138,8 @@ impl Turns {
     /// program's queues, if that is left to threads that poll. Never waits.
     pub fn take(&self) -> PollerTurn {
         if !self.0.hand_off.get().is_some_and(|hand_off| hand_off.note_empty_poll())
-            || !own_thread::faults_are_delivered()
+            // OWN-033
+            || !polling_thread::has_room()
         {
             return PollerTurn::default();
         }

@@ -5,6 +5,7 @@
 //! - [`lookout`]: when a program looks whether there is a daemon.
 //! - [`own_thread`]: a thread of ours in a program that knows nothing of it.
 //! - [`mirror`]: descriptors that it shares with the program.
+//! - [`polling_thread`]: what a thread of the program has to have to do work of ours.
 //! - [`poll_backoff`]: how a program that polls makes room. [`yield_policy`]: how it and the daemon
 //!   take turns where cores are scarce.
 
@@ -12,6 +13,7 @@ pub mod lookout;
 pub mod mirror;
 pub mod own_thread;
 pub mod poll_backoff;
+pub mod polling_thread;
 pub mod yield_policy;
 
 use crate::control::channel::{Channel, ChannelError, renumbered};

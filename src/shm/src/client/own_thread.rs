@@ -19,7 +19,7 @@ use std::sync::mpsc;
 use std::thread;
 
 /// The signals of memory that is not there.
-const FAULTS: [libc::c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
+pub(super) const FAULTS: [libc::c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
 
 /// The first number behind those of the standard streams.
 const FIRST: RawFd = 3;
@@ -53,25 +53,6 @@ pub fn spawn<const N: usize>(
     let done = told.recv().unwrap_or_else(|_| Err(io::Error::other("the thread has ended")));
     drop(descriptors);
     done
-}
-
-thread_local! {
-    static FAULTS_ARE_DELIVERED: bool = faults_are_unblocked();
-}
-
-/// Whether a fault in memory of this thread comes to its handler, rather than end the process: it
-/// did when this was asked first.
-pub fn faults_are_delivered() -> bool {
-    FAULTS_ARE_DELIVERED.with(|delivered| *delivered)
-}
-
-fn faults_are_unblocked() -> bool {
-    let mut blocked = MaybeUninit::uninit();
-    // SAFETY: without a set nothing is changed, and the present one is written before it is read.
-    unsafe {
-        libc::pthread_sigmask(libc::SIG_SETMASK, std::ptr::null(), blocked.as_mut_ptr()) == 0
-            && FAULTS.iter().all(|&fault| libc::sigismember(blocked.as_ptr(), fault) == 0)
-    }
 }
 
 /// Does something in whose threads no signal is delivered.
