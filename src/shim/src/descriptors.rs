@@ -8,10 +8,11 @@ use crate::netlink::Netlink;
 use crate::ucma::Channel;
 use crate::uverbs::{AsyncEvents, CompletionEvents, Context};
 use std::cell::Cell;
-use std::os::fd::{BorrowedFd, RawFd};
+use std::os::fd::RawFd;
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicUsize, Ordering};
+use urxe_shm::client::file_identity::FileIdentity;
 
 /// What a descriptor of ours is.
 #[derive(Clone, Debug)]
@@ -28,21 +29,6 @@ pub(crate) enum Descriptor {
     Netlink(Arc<Netlink>),
     /// The shim's own; not for the program to close.
     Private,
-}
-
-/// Which open file a descriptor is, as far as can be told: device and inode.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct FileIdentity(u64, u64);
-
-impl FileIdentity {
-    /// That of an open descriptor.
-    pub(crate) fn of(fd: RawFd) -> Option<FileIdentity> {
-        // `fstat` of a number that is not open is an error, and nothing else.
-        // SAFETY: the number is not negative, and the borrow ends with the call.
-        let fd = (fd >= 0).then(|| unsafe { BorrowedFd::borrow_raw(fd) })?;
-        let found = rustix::fs::fstat(fd).ok()?;
-        Some(FileIdentity(found.st_dev, found.st_ino))
-    }
 }
 
 /// A descriptor in the table.

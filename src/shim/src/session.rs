@@ -1,6 +1,6 @@
 //! The one connection of this process to its daemon.
 
-use crate::descriptors::{DESCRIPTORS, Descriptor, FileIdentity, set_apart};
+use crate::descriptors::{DESCRIPTORS, Descriptor, set_apart};
 use crate::lost::{self, Loss};
 use crate::own_slot;
 use crate::refused::Refused;
@@ -14,14 +14,11 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::path::Path;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
-use urxe_shm::client::Connection;
+use urxe_shm::client::file_identity::FileIdentity;
+use urxe_shm::client::{Connection, LOWEST_DESCRIPTOR};
 use urxe_shm::control::channel::Channel;
 use urxe_shm::control::{CmReply, CmRequest, Reply, Request};
 use urxe_slot::OwnSlot;
-
-/// Our own descriptors are numbered from here on, out of the way of programs that count on low
-/// numbers, or close them all.
-const LOWEST_DESCRIPTOR: RawFd = 512;
 
 /// How long a daemon whose pipes have ended may take until its socket does.
 const GOING: Duration = Duration::from_secs(1);

@@ -5,7 +5,6 @@
 //! program begins, and a line is written only while it is still the same. A program that has
 //! replaced its stderr by another file gets no line there.
 
-use crate::descriptors::FileIdentity;
 use crate::hooks::{errno, put_errno};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -14,6 +13,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::ptr::null_mut;
 use std::sync::OnceLock;
+use urxe_shm::client::file_identity::FileIdentity;
 
 const STDERR: RawFd = 2;
 

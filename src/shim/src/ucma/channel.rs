@@ -2,7 +2,7 @@
 
 use super::command::{Command, ResponseBuf, Task, verb};
 use super::{failures, option, reply};
-use crate::descriptors::{DESCRIPTORS, Descriptor, FileIdentity};
+use crate::descriptors::{DESCRIPTORS, Descriptor};
 use crate::lost;
 use crate::memory;
 use crate::reasons;
@@ -12,6 +12,7 @@ use rustix::io::Errno;
 use std::net::SocketAddr;
 use std::os::fd::{OwnedFd, RawFd};
 use std::sync::Arc;
+use urxe_shm::client::file_identity::FileIdentity;
 use urxe_shm::control::{
     CmChannelHandle, CmEvent, CmIdHandle, CmReply, CmRequest, CmSubject, Reply, Request,
 };

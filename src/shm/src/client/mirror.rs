@@ -5,8 +5,14 @@
 //! under one number, so that who uses it need not know in which thread it runs. It gets into the
 //! program's table, and out of it, by a second thread, which has that table and otherwise sleeps.
 //!
+//! A program that closes such a number keeps its slot, but a socket of its own that it then has
+//! there is taken for the slot's by its polls: the numbers are out of its way
+//! ([`LOWEST_DESCRIPTOR`]).
+//!
 //! A child of `fork` inherits what is in the program's table, until it executes another program.
 
+use super::LOWEST_DESCRIPTOR;
+use super::file_identity::FileIdentity;
 use super::own_thread::without_signals;
 use crate::control::channel::{Channel, renumbered};
 use parking_lot::Mutex;
@@ -19,10 +25,6 @@ use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
-
-/// The lowest number that is used: above what the program counts on, and what a thread of ours has
-/// otherwise.
-const LOWEST: RawFd = 512;
 
 /// Who is told what is done to the program's table, in a thread that has it.
 #[derive(Clone, Copy, Debug)]
@@ -79,8 +81,8 @@ impl MirrorThread {
     pub fn begin(notes: TableNotes) -> io::Result<(OwnedFd, MirrorThread)> {
         let flags = SocketFlags::CLOEXEC;
         let (own, other) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-        let end = renumbered(other, LOWEST);
-        let other = rustix::io::fcntl_dupfd_cloexec(&end, LOWEST)?;
+        let end = renumbered(other, LOWEST_DESCRIPTOR);
+        let other = rustix::io::fcntl_dupfd_cloexec(&end, LOWEST_DESCRIPTOR)?;
         let numbers = [other.as_raw_fd(), end.as_raw_fd()];
         let run = move || keep(Channel::new(other), notes);
         numbers.into_iter().for_each(notes.opened);
@@ -165,18 +167,18 @@ fn move_to(fd: &OwnedFd, number: RawFd) -> io::Result<OwnedFd> {
 #[derive(Debug)]
 struct Kept {
     fd: ManuallyDrop<OwnedFd>,
-    file: Option<(u64, u64)>,
+    file: Option<FileIdentity>,
 }
 
 impl Kept {
     fn new(fd: OwnedFd) -> Kept {
-        let file = file_of(&fd);
+        let file = FileIdentity::of(fd.as_raw_fd());
         Kept { fd: ManuallyDrop::new(fd), file }
     }
 
     /// Whether nobody has closed it: a program may have something else under its number then.
     fn is_as_it_was(&self) -> bool {
-        file_of(&*self.fd) == self.file
+        FileIdentity::of(self.fd.as_raw_fd()) == self.file
     }
 }
 
@@ -190,25 +192,21 @@ impl Drop for Kept {
     }
 }
 
-/// Which file is open under a number, if one is.
-fn file_of(fd: impl AsFd) -> Option<(u64, u64)> {
-    rustix::fs::fstat(fd).ok().map(|stat| (stat.st_dev, stat.st_ino))
-}
-
 /// The thread that has the program's table.
 fn keep(mut orders: Channel, notes: TableNotes) {
-    let file = file_of(&orders);
+    let number = orders.as_fd().as_raw_fd();
+    let file = FileIdentity::of(number);
     let mut kept = BTreeMap::new();
     while let Ok((order, fds)) = orders.recv_from_own::<Order>() {
         match order {
             Order::Open => {
                 let fd = fds.into_iter().next().ok_or(Errno::MFILE);
-                let opened = fd.and_then(|fd| rustix::io::fcntl_dupfd_cloexec(fd, LOWEST));
+                let opened =
+                    fd.and_then(|fd| rustix::io::fcntl_dupfd_cloexec(fd, LOWEST_DESCRIPTOR));
                 let opened: Opened = opened.map_err(|errno| errno.raw_os_error()).map(|fd| {
-                    let kept_fd = Kept::new(fd);
-                    let number = kept_fd.fd.as_raw_fd();
+                    let number = fd.as_raw_fd();
                     (notes.opened)(number);
-                    kept.insert(number, kept_fd);
+                    kept.insert(number, Kept::new(fd));
                     number
                 });
                 if orders.send(&opened, &[]).is_err() {
@@ -222,8 +220,8 @@ fn keep(mut orders: Channel, notes: TableNotes) {
         }
     }
     kept.keys().for_each(|&number| (notes.closing)(number));
-    (notes.closing)(orders.as_fd().as_raw_fd());
-    if file_of(&orders) != file {
+    (notes.closing)(number);
+    if FileIdentity::of(number) != file {
         // OWN-032
         std::mem::forget(orders);
     }
@@ -242,55 +240,61 @@ mod tests {
         std::fs::read_link(format!("/proc/thread-self/fd/{number}")).ok()
     }
 
-    #[test]
-    fn a_mirrored_descriptor_is_one_file_under_one_number_in_both_tables_until_it_is_dropped() {
-        let (end, _thread) = MirrorThread::begin(TableNotes::NONE).unwrap();
+    /// A thread of ours has shared a socket, whose other end it has as well. It says under which
+    /// number, and what is open there in its own table, and then does the rest when it is told to.
+    fn shared_by_a_thread(
+        orders: OwnedFd,
+        rest: impl FnOnce(Arc<Mirror>, UnixStream, OwnedFd, Mirrored) + Send + 'static,
+    ) -> (RawFd, Option<std::path::PathBuf>, impl FnOnce()) {
         let (tell, told) = mpsc::channel();
         let (proceed, wait) = mpsc::channel::<()>();
-        own_thread::spawn("test", [end], move |[end]| {
-            let mirror = Mirror::new(end);
-            let (mut ours, theirs) = UnixStream::pair().unwrap();
-            let (theirs, mirrored) = mirror.share(theirs.into()).unwrap();
-            tell.send((mirrored.number, file(theirs.as_raw_fd()))).unwrap();
+        own_thread::spawn("test", [orders], move |[orders]| {
+            let mirror = Mirror::new(orders);
+            let (other, shared) = UnixStream::pair().unwrap();
+            let (shared, mirrored) = mirror.share(shared.into()).unwrap();
+            tell.send((mirrored.number, file(shared.as_raw_fd()))).unwrap();
             wait.recv().unwrap();
-            drop((theirs, mirrored));
-            // Nobody has the other end any more.
-            assert_eq!(ours.read(&mut [0]).unwrap(), 0);
+            rest(mirror, other, shared, mirrored);
             tell.send((0, None)).unwrap();
         })
         .unwrap();
         let (number, in_thread) = told.recv().unwrap();
-        assert!(number >= LOWEST);
+        let proceed = move || {
+            proceed.send(()).unwrap();
+            told.recv().unwrap();
+        };
+        (number, in_thread, proceed)
+    }
+
+    #[test]
+    fn a_mirrored_descriptor_is_one_file_under_one_number_in_both_tables_until_it_is_dropped() {
+        let (orders, _thread) = MirrorThread::begin(TableNotes::NONE).unwrap();
+        let rest = |_, mut other: UnixStream, shared, mirrored| {
+            drop((shared, mirrored));
+            // Nobody has the other end any more.
+            assert_eq!(other.read(&mut [0]).unwrap(), 0);
+        };
+        let (number, in_thread, proceed) = shared_by_a_thread(orders, rest);
+        assert!(number >= LOWEST_DESCRIPTOR);
         assert!(in_thread.is_some());
         assert_eq!(file(number), in_thread);
-        proceed.send(()).unwrap();
-        told.recv().unwrap();
+        proceed();
         assert_ne!(file(number), in_thread);
     }
 
     #[test]
     fn nothing_is_left_in_the_programs_table_when_it_has_ended_the_thread() {
-        let (end, thread) = MirrorThread::begin(TableNotes::NONE).unwrap();
-        let (tell, told) = mpsc::channel();
-        let (proceed, wait) = mpsc::channel::<()>();
-        own_thread::spawn("test", [end], move |[end]| {
-            let mirror = Mirror::new(end);
-            let (_, theirs) = UnixStream::pair().unwrap();
-            let (theirs, mirrored) = mirror.share(theirs.into()).unwrap();
-            tell.send((mirrored.number, file(theirs.as_raw_fd()))).unwrap();
-            wait.recv().unwrap();
+        let (orders, thread) = MirrorThread::begin(TableNotes::NONE).unwrap();
+        let rest = |mirror: Arc<Mirror>, _, shared: OwnedFd, _mirrored| {
             // It has its own still, and can have no more in both.
-            assert!(file(theirs.as_raw_fd()).is_some());
-            mirror.share(theirs).unwrap_err();
-            tell.send((0, None)).unwrap();
-        })
-        .unwrap();
-        let (number, in_thread) = told.recv().unwrap();
+            assert!(file(shared.as_raw_fd()).is_some());
+            mirror.share(shared).unwrap_err();
+        };
+        let (number, in_thread, proceed) = shared_by_a_thread(orders, rest);
         assert_eq!(file(number), in_thread);
         drop(thread);
         assert_ne!(file(number), in_thread);
-        proceed.send(()).unwrap();
-        told.recv().unwrap();
+        proceed();
     }
 
     /// OWN-032

@@ -2,6 +2,7 @@
 //!
 //! Both kinds of client, the Rust library and the shim under stock libibverbs, stand on this.
 //!
+//! - [`file_identity`]: whether a number of ours is still what we have opened.
 //! - [`lookout`]: when a program looks whether there is a daemon.
 //! - [`own_thread`]: a thread of ours in a program that knows nothing of it.
 //! - [`mirror`]: descriptors that it shares with the program.
@@ -9,6 +10,7 @@
 //! - [`poll_backoff`]: how a program that polls makes room. [`yield_policy`]: how it and the daemon
 //!   take turns where cores are scarce.
 
+pub mod file_identity;
 pub mod lookout;
 pub mod mirror;
 pub mod own_thread;
@@ -33,6 +35,10 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+
+/// In a program that knows nothing of us our own descriptors are numbered from here on, out of the
+/// way of programs that count on low numbers, or close them all.
+pub const LOWEST_DESCRIPTOR: RawFd = 512;
 
 /// A request was not done.
 #[derive(Debug, thiserror::Error)]
