@@ -49,33 +49,27 @@ pub(crate) fn forget_present() {
     PRESENT.store(null_mut(), Ordering::Release);
 }
 
+fn present() -> Option<&'static Present> {
+    // SAFETY: it is never freed.
+    unsafe { PRESENT.load(Ordering::Acquire).as_ref() }
+}
+
 /// Nothing was found in a queue: the thread does what there is to do in the process's own slot, if
 /// it has one. Returns whether there may be something now.
 #[inline]
 pub(crate) fn polled_in_vain() -> bool {
-    // SAFETY: it is never freed.
-    let Some(present) = (unsafe { PRESENT.load(Ordering::Acquire).as_ref() }) else { return false };
-    let turn = present.turns.take();
-    if turn.wake {
-        present.wake();
-    }
-    turn.worked
+    present().is_some_and(|present| present.turns.take(|| present.wake()))
 }
 
 /// Whether threads that poll do what there is to do in the process's own slot.
 pub(crate) fn turns_are_taken() -> bool {
-    // SAFETY: as above.
-    unsafe { PRESENT.load(Ordering::Acquire).as_ref() }
-        .is_some_and(|present| present.turns.are_taken())
+    present().is_some_and(|present| present.turns.are_taken())
 }
 
 /// The program is about to wait otherwise than by polling.
 pub(crate) fn about_to_wait() {
-    // SAFETY: as above.
-    if let Some(present) = unsafe { PRESENT.load(Ordering::Acquire).as_ref() }
-        && present.turns.give_back()
-    {
-        present.wake();
+    if let Some(present) = present() {
+        present.turns.give_back(|| present.wake());
     }
 }
 

@@ -200,7 +200,7 @@ impl EventLoop {
     /// What needs no descriptor to be ready.
     fn turn(&mut self, now: Instant) -> Result<bool, SlotError> {
         let mut worked = self.take_doorbells(now);
-        self.look_after_pollers(now, worked);
+        self.note_undone(now, worked);
         // Before the devices have their turn: peers are to be told of connections that end.
         if let Some(session) = self.dead.last_mut() {
             session.free_some(&mut self.ctx, FREES_PER_TURN);

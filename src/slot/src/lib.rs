@@ -42,7 +42,7 @@ mod token;
 
 pub use counters::{DaemonCounters, PathSums};
 pub use numbering::Numbering;
-pub use own::{OwnSlot, PollerTurn, Turns};
+pub use own::{OwnSlot, Turns};
 pub use questions::counts;
 pub use taps::tap_spec;
 
@@ -113,9 +113,7 @@ pub fn serve(socket: OwnedFd) -> Result<(), SlotError> {
 }
 
 /// A slot that has all that it begins with.
-pub struct RunningSlot {
-    event_loop: EventLoop,
-}
+pub struct RunningSlot(EventLoop);
 
 impl RunningSlot {
     /// Takes what the broker sends first over a link. To be called in the thread that will
@@ -134,7 +132,7 @@ impl RunningSlot {
         let mut link = Link::new(socket);
         let (allotment, devices, history_file) = begin(&mut link, runner, share.as_ref())?;
         let event_loop = EventLoop::new(Instant::now(), link, allotment, devices, history_file);
-        Ok(RunningSlot { event_loop: event_loop.map_err(SlotError::System)? })
+        Ok(RunningSlot(event_loop.map_err(SlotError::System)?))
     }
 
     /// Serves until the broker lets go of the link.
@@ -142,11 +140,20 @@ impl RunningSlot {
     /// # Errors
     /// Why the slot is of no use any more.
     pub fn run(&mut self) -> Result<(), SlotError> {
-        let served = catch_unwind(AssertUnwindSafe(|| event_loop::run(&mut self.event_loop)));
-        // HISTORY-015: after a panic nothing can be relied on, and this may panic as well.
-        let _ = catch_unwind(AssertUnwindSafe(|| self.event_loop.finish()));
-        served.unwrap_or_else(|panic| resume_unwind(panic))
+        run_and_finish(&mut self.0, |event_loop| event_loop::run(event_loop), EventLoop::finish)
     }
+}
+
+/// Runs a slot to its end, and then finishes it, also after a panic.
+fn run_and_finish<S>(
+    slot: &mut S,
+    run: impl FnOnce(&mut S) -> Result<(), SlotError>,
+    finish: impl FnOnce(&mut S),
+) -> Result<(), SlotError> {
+    let served = catch_unwind(AssertUnwindSafe(|| run(slot)));
+    // HISTORY-015: after a panic nothing can be relied on, and this may panic as well.
+    let _ = catch_unwind(AssertUnwindSafe(|| finish(slot)));
+    served.unwrap_or_else(|panic| resume_unwind(panic))
 }
 
 /// Makes the devices that the broker names first of all.

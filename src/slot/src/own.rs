@@ -16,12 +16,12 @@
 //!   often enough.
 
 use crate::event_loop::{self, EventLoop, HandOff, Locked};
-use crate::{Runner, RunningSlot, SlotError};
+use crate::{Runner, RunningSlot, SlotError, run_and_finish};
 use parking_lot::Mutex;
 use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock, mpsc};
 use std::time::Instant;
 use urxe_port::ShareSockets;
@@ -65,20 +65,20 @@ impl Shared {
     }
 }
 
-/// What came of a poll that has found nothing.
+/// What came of a turn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PollerTurn {
+pub(crate) struct PollerTurn {
     /// Something was done: there may be something to find now.
-    pub worked: bool,
+    pub(crate) worked: bool,
     /// The slot's thread has something to do.
-    pub wake: bool,
+    pub(crate) wake: bool,
 }
 
 impl OwnSlot {
     /// Asks for a slot on a channel that is connected just now, and runs it in a thread of this
     /// process, which calls `first` first of all; `notes` are told what it has open in the table of
-    /// the calling thread. Returns the channel of a session in the slot,
-    /// which is to begin as any does.
+    /// the calling thread. Returns the channel of a session in the slot, which is to begin as any
+    /// does.
     ///
     /// # Errors
     /// The daemon's refusal, or why the slot cannot be run here.
@@ -135,19 +135,26 @@ impl Drop for OwnSlot {
 
 impl Turns {
     /// Says that the calling thread has polled in vain, and has it do what there is to do for the
-    /// program's queues, if that is left to threads that poll. Never waits.
-    pub fn take(&self) -> PollerTurn {
+    /// program's queues, if that is left to threads that poll; `wake` wakes the slot's thread.
+    /// Never waits. Returns whether there may be something to find now.
+    pub fn take(&self, wake: impl FnOnce()) -> bool {
         if !self.0.hand_off.get().is_some_and(|hand_off| hand_off.note_empty_poll())
             // OWN-033
             || !polling_thread::has_room()
         {
-            return PollerTurn::default();
+            return false;
         }
-        let Some(mut held) = self.0.event_loop.try_lock() else { return PollerTurn::default() };
-        let Some(event_loop) = held.as_mut() else { return PollerTurn::default() };
+        let Some(mut held) = self.0.event_loop.try_lock() else { return false };
+        let Some(event_loop) = held.as_mut() else { return false };
         // OWN-011
-        caught(catch_unwind(AssertUnwindSafe(|| event_loop.poller_turn(Instant::now()))))
-            .unwrap_or_else(|error| event_loop.fail(error))
+        let turn =
+            caught(catch_unwind(AssertUnwindSafe(|| event_loop.poller_turn(Instant::now()))))
+                .unwrap_or_else(|error| event_loop.fail(error));
+        drop(held);
+        if turn.wake {
+            wake();
+        }
+        turn.worked
     }
 
     /// Whether what there is to do is left to threads that poll, at this time.
@@ -155,10 +162,12 @@ impl Turns {
         self.0.hand_off.get().is_some_and(|hand_off| hand_off.is_active())
     }
 
-    /// Has the slot's own thread serve again: the program is about to wait otherwise than by
-    /// polling. Returns whether it is to be woken for that.
-    pub fn give_back(&self) -> bool {
-        self.0.hand_off.get().is_some_and(|hand_off| hand_off.take_back())
+    /// Has the slot's own thread serve again, which `wake` wakes: the program is about to wait
+    /// otherwise than by polling.
+    pub fn give_back(&self, wake: impl FnOnce()) {
+        if self.0.hand_off.get().is_some_and(|hand_off| hand_off.take_back()) {
+            wake();
+        }
     }
 
     /// Waits until nobody has a turn, and lets nobody have one any more.
@@ -194,12 +203,8 @@ struct Served(Arc<Shared>);
 
 impl Served {
     fn run(&mut self) -> Result<(), SlotError> {
-        let run = || event_loop::run(Locked(self.0.event_loop.lock()));
-        let served = catch_unwind(AssertUnwindSafe(run));
-        // HISTORY-015: after a panic nothing can be relied on, and this may panic as well.
-        let finish = || Locked(self.0.event_loop.lock()).finish();
-        let _ = catch_unwind(AssertUnwindSafe(finish));
-        served.unwrap_or_else(|panic| resume_unwind(panic))
+        let run = |slot: &mut Served| event_loop::run(Locked(slot.0.event_loop.lock()));
+        run_and_finish(self, run, |slot| Locked(slot.0.event_loop.lock()).finish())
     }
 }
 
@@ -222,7 +227,7 @@ fn run(
     tell: impl FnOnce(Result<(), SlotError>),
 ) {
     let share: Arc<dyn ShareSockets> = Arc::new(InBothTables(mirror));
-    let RunningSlot { event_loop } = match caught(catch_unwind(AssertUnwindSafe(|| {
+    let RunningSlot(event_loop) = match caught(catch_unwind(AssertUnwindSafe(|| {
         RunningSlot::begin(link, Runner::Program, Some(share))
     }))) {
         Ok(slot) => slot,

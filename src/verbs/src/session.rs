@@ -95,11 +95,7 @@ impl Session {
     pub(crate) fn polled_in_vain(&self) -> bool {
         #[cfg(feature = "in-process")]
         if let Some(slot) = &self.slot {
-            let turn = slot.turns().take();
-            if turn.wake {
-                self.connection.wake();
-            }
-            return turn.worked;
+            return slot.turns().take(|| self.connection.wake());
         }
         false
     }
@@ -115,8 +111,8 @@ impl Session {
     /// The program is about to wait otherwise than by polling.
     pub(crate) fn about_to_wait(&self) {
         #[cfg(feature = "in-process")]
-        if self.slot.as_ref().is_some_and(|slot| slot.turns().give_back()) {
-            self.connection.wake();
+        if let Some(slot) = &self.slot {
+            slot.turns().give_back(|| self.connection.wake());
         }
     }
 

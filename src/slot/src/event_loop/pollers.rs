@@ -2,9 +2,8 @@
 //!
 //! A thread that polls and finds nothing looks whether anything has come, handles it, and sends
 //! what was posted, itself: no other thread has to be woken for that, nor the processor to be given
-//! away.
-//! The slot's own thread sleeps meanwhile, and looks now and then whether that goes on; as soon as
-//! it does not, it serves as ever.
+//! away. The slot's own thread sleeps meanwhile, and looks now and then whether that goes on; as
+//! soon as it does not, it serves as ever.
 
 use super::EventLoop;
 use crate::device::SlotDevice;
@@ -75,6 +74,31 @@ impl HandOff {
     }
 }
 
+/// A time in which something is not done because it did harm: twice as long each time, unless that
+/// has become rare.
+struct Pause {
+    until: Instant,
+    length: Duration,
+}
+
+impl Pause {
+    fn over(now: Instant) -> Pause {
+        Pause { until: now, length: Duration::ZERO }
+    }
+
+    fn is_over(&self, now: Instant) -> bool {
+        self.until <= now
+    }
+
+    /// Begins anew. It is rare if all went well for `well`, so many times as long as the last one.
+    fn begin(&mut self, now: Instant, (well, times): (Duration, u32), bounds: [Duration; 2]) {
+        let is_rare = well > self.length * times;
+        let length = if is_rare { Duration::ZERO } else { self.length * 2 };
+        self.length = length.clamp(bounds[0], bounds[1]);
+        self.until = now + self.length;
+    }
+}
+
 /// Whether the slot is left to those who poll.
 pub(crate) struct Pollers {
     hand_off: Arc<HandOff>,
@@ -85,12 +109,10 @@ pub(crate) struct Pollers {
     last_turn: Instant,
     /// Time in which something may have waited, since it is left to them.
     lost: Duration,
-    /// Until when nothing is left to them, and how long that was the last time.
-    not_before: Instant,
-    pause: Duration,
-    /// Until when answers are not held for the next turn, and how long that was the last time.
-    at_once_until: Instant,
-    at_once: Duration,
+    /// In which nothing is left to them.
+    pause: Pause,
+    /// In which answers are not held for the next turn.
+    at_once: Pause,
     /// Nothing is left to them any more.
     have_ended: bool,
 }
@@ -104,10 +126,8 @@ impl Pollers {
             began: now,
             last_turn: now,
             lost: Duration::ZERO,
-            not_before: now,
-            pause: Duration::ZERO,
-            at_once_until: now,
-            at_once: Duration::ZERO,
+            pause: Pause::over(now),
+            at_once: Pause::over(now),
             have_ended: false,
         }
     }
@@ -116,17 +136,22 @@ impl Pollers {
         &self.hand_off
     }
 
+    /// Whether it is time to decide anew.
+    fn is_due(&self, now: Instant) -> bool {
+        let interval = if self.hand_off.is_active() { LOOK_EVERY_ASLEEP } else { LOOK_EVERY };
+        now.duration_since(self.looked_at) >= interval
+    }
+
     /// Decides anew, if it is time to.
     pub(crate) fn look(&mut self, now: Instant) {
-        let was_active = self.hand_off.is_active();
-        let interval = if was_active { LOOK_EVERY_ASLEEP } else { LOOK_EVERY };
-        if now.duration_since(self.looked_at) < interval {
+        if !self.is_due(now) {
             return;
         }
+        let was_active = self.hand_off.is_active();
         let polls = self.hand_off.polls.load(Ordering::Relaxed);
         let is_dense = polls.wrapping_sub(self.seen) >= DENSE;
         (self.seen, self.looked_at) = (polls, now);
-        let is_active = is_dense && self.not_before <= now && !self.have_ended;
+        let is_active = is_dense && self.pause.is_over(now) && !self.have_ended;
         if is_active && !was_active {
             (self.began, self.last_turn, self.lost) = (now, now, Duration::ZERO);
         }
@@ -148,7 +173,7 @@ impl Pollers {
 
     /// Whether what came is answered with the next turn, rather than at once.
     pub(crate) fn hold_answers(&self, now: Instant) -> bool {
-        self.at_once_until <= now
+        self.at_once.is_over(now)
     }
 
     /// The slot's thread has found something to be sent.
@@ -158,11 +183,8 @@ impl Pollers {
         }
         // What has waited did so because of us, and not because they poll too seldom.
         self.last_turn = now;
-        let held_for = now.saturating_duration_since(self.at_once_until);
-        let is_rare = held_for > self.at_once * AT_ONCE_PART;
-        let at_once = if is_rare { Duration::ZERO } else { self.at_once * 2 };
-        self.at_once = at_once.clamp(AT_ONCE_MIN, AT_ONCE_MAX);
-        self.at_once_until = now + self.at_once;
+        let held_for = now.saturating_duration_since(self.at_once.until);
+        self.at_once.begin(now, (held_for, AT_ONCE_PART), [AT_ONCE_MIN, AT_ONCE_MAX]);
     }
 
     /// The slot's thread has found that something had come, or was posted, which they did not see.
@@ -177,10 +199,7 @@ impl Pollers {
         if self.lost <= LOST_LITTLE.max(lasted / LOST_PART) {
             return;
         }
-        let is_rare = lasted > self.pause * LOST_PART;
-        let pause = if is_rare { Duration::ZERO } else { self.pause * 2 };
-        self.pause = pause.clamp(PAUSE_MIN, PAUSE_MAX);
-        self.not_before = now + self.pause;
+        self.pause.begin(now, (lasted, LOST_PART), [PAUSE_MIN, PAUSE_MAX]);
         self.hand_off.take_back();
     }
 }
@@ -203,7 +222,8 @@ impl EventLoop {
             is_blocked |= device.nic.is_blocked();
         }
         // Who waits for room in a socket is told by its port.
-        if is_blocked || !self.serves_pollers() {
+        let is_to_decide = self.pollers.hand_off().is_active() || self.pollers.is_due(now);
+        if is_blocked || (is_to_decide && !self.serves_pollers()) {
             self.pollers.hand_off().take_back();
         } else {
             self.pollers.look(now);
@@ -234,7 +254,7 @@ impl EventLoop {
     /// A turn of a thread of the program that polls: what there is to do for its queues. Returns
     /// whether anything was done, and whether the slot's thread is to be woken.
     pub(crate) fn poller_turn(&mut self, now: Instant) -> Result<PollerTurn, SlotError> {
-        // It may have been closed before the lock was had.
+        // It may have been taken back before the lock was had.
         if !self.pollers.hand_off().is_active() {
             return Ok(PollerTurn::default());
         }
@@ -253,8 +273,8 @@ impl EventLoop {
         Ok(turn)
     }
 
-    /// The slot's thread looks for what it would do itself, but for pollers.
-    pub(super) fn look_after_pollers(&mut self, now: Instant, rang: bool) {
+    /// The slot's thread takes note of what pollers have left undone.
+    pub(super) fn note_undone(&mut self, now: Instant, rang: bool) {
         if self.ports_are_watched {
             return;
         }
