@@ -39,6 +39,10 @@ pub const CAPABILITY_REPLIES_EACH: Rate = Rate { per_second: 256, at_once: 1024 
 /// The same to all addresses together: thousands of peers may begin at once.
 pub const CAPABILITY_REPLIES_IN_ALL: Rate = Rate { per_second: 2048, at_once: 4096 };
 
+/// Turns in which a QP sends an ACK together with requests before its peer is asked whether the ACK
+/// may go behind them: there is little to gain where it is seldom so.
+pub const ACKS_BEFORE_QUESTION: u8 = 64;
+
 /// How often a peer that is silent is asked what it understands beside the standard.
 pub const MAX_CAPABILITY_TRIES: u32 = 5;
 

@@ -10,8 +10,12 @@ use urxe_types::*;
 use urxe_wire::mad::{Capabilities, CapabilityMad, CapabilityMessage, MAD_LEN};
 use urxe_wire::{Body, Datagram, Flow, Opcode, datagram_source_port};
 
-const ALL: Capabilities =
-    Capabilities { selective_ack: true, echoes_marks: true, answers_in_onlys: true };
+const ALL: Capabilities = Capabilities {
+    selective_ack: true,
+    echoes_marks: true,
+    answers_in_onlys: true,
+    takes_ack_first: true,
+};
 const STRANGER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 9));
 
 fn mad(tid: u64, message: CapabilityMessage) -> Pkt {

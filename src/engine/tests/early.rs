@@ -10,8 +10,12 @@ use urxe_types::*;
 use urxe_wire::mad::Capabilities;
 use urxe_wire::{EarlyBitmap, Flow, NakCode, Opcode, Syndrome};
 
-const BOTH: Capabilities =
-    Capabilities { selective_ack: true, echoes_marks: true, answers_in_onlys: false };
+const BOTH: Capabilities = Capabilities {
+    selective_ack: true,
+    echoes_marks: true,
+    answers_in_onlys: false,
+    takes_ack_first: false,
+};
 const NOTHING_KEPT: EarlyLimits = EarlyLimits { bytes_per_qp: 0, bytes_per_device: 1 << 20 };
 
 /// A WRITE of one byte, which is its PSN, to the place of its PSN.

@@ -6,7 +6,8 @@ use script::*;
 use urxe_engine::Counter;
 use urxe_types::{QpState, QpType, Rkey, SendOp, WcOpcode, WcStatus};
 use urxe_wire::batch::{TxBatch, TxLimits};
-use urxe_wire::{Body, NakCode, Opcode, Request, Syndrome};
+use urxe_wire::mad::Capabilities;
+use urxe_wire::{Body, NakCode, Opcode, Packet, Request, Syndrome};
 
 const REMOTE: u64 = 0x2000;
 const KEY: u32 = 0x77;
@@ -319,6 +320,87 @@ fn a_peer_that_ends_messages_without_asking_for_an_ack_is_taken_to_send_no_parts
 
 // ACKs.
 
+const TAKES_ACK_FIRST: Capabilities = Capabilities {
+    selective_ack: false,
+    echoes_marks: false,
+    answers_in_onlys: false,
+    takes_ack_first: true,
+};
+
+/// A device whose peer has said that it understands this, which owes it an ACK for PSN 100 and has
+/// a WRITE of this length to send.
+fn owing_an_ack(mut t: Script, peer: Option<Capabilities>, len: u32) -> Script {
+    if let Some(capabilities) = peer {
+        t.agree(capabilities);
+    }
+    t.post(1, WRITE, &[t.sge(0, len)]);
+    t.receive(&[peers_part(&t, 100, 0, 256).ack_req()]);
+    t
+}
+
+/// What the device puts into one batch: how many packets each send has, and which packets.
+fn batch_of(t: &mut Script, limits: TxLimits, capacity: usize) -> (Vec<usize>, Vec<Opcode>) {
+    let mut tx = TxBatch::new(limits, capacity);
+    t.device.poll_transmit(t.now, &mut t.program, &mut tx);
+    let opcode = |bytes| Packet::parse(bytes).unwrap().headers.body.opcode();
+    let opcodes = tx.datagrams().map(|datagram| opcode(datagram.bytes)).collect();
+    (tx.runs().map(|run| run.segments).collect(), opcodes)
+}
+
+#[test]
+fn an_ack_ends_the_send_of_requests_to_a_peer_that_takes_it_first() {
+    let mut t = owing_an_ack(Script::uniform(QpType::Rc), Some(TAKES_ACK_FIRST), 512);
+    let (write, ack) = (Opcode::RC_WRITE_ONLY, Opcode::RC_ACK);
+    let sent = batch_of(&mut t, TxLimits::segmented(64), 1 << 16);
+    assert_eq!(sent, (vec![3], vec![write, write, ack]));
+}
+
+#[test]
+fn an_ack_goes_before_requests_where_the_peer_has_not_said_that_it_takes_it_first() {
+    let minds = Capabilities { takes_ack_first: false, ..TAKES_ACK_FIRST };
+    let together = TxLimits::segmented(64);
+    let uniform = || Script::uniform(QpType::Rc);
+    let cases = [
+        (uniform(), None, together),
+        (uniform(), Some(minds), together),
+        (Script::new(), Some(TAKES_ACK_FIRST), together),
+        // There is nothing to gain.
+        (uniform(), Some(TAKES_ACK_FIRST), TxLimits::SINGLE),
+    ];
+    for (t, peer, limits) in cases {
+        let mut t = owing_an_ack(t, peer, 512);
+        let (_, opcodes) = batch_of(&mut t, limits, 1 << 16);
+        assert_eq!((opcodes[0], opcodes.len()), (Opcode::RC_ACK, 3), "{peer:?}, {limits:?}");
+    }
+}
+
+#[test]
+fn an_ack_is_never_left_for_another_batch() {
+    for capacity in (1..=48).map(|kib| kib << 10) {
+        let mut t = owing_an_ack(Script::uniform(QpType::Rc), Some(TAKES_ACK_FIRST), 65_536);
+        let (_, opcodes) = batch_of(&mut t, TxLimits::segmented(64), capacity);
+        let acks = opcodes.iter().filter(|&&opcode| opcode == Opcode::RC_ACK).count();
+        assert_eq!(acks, 1, "in {} packets", opcodes.len());
+    }
+}
+
+#[test]
+fn a_peer_to_which_acks_go_with_requests_again_and_again_is_asked_whether_it_takes_them_first() {
+    let mut t = Script::uniform(QpType::Rc);
+    let mut in_turn = |number: u32| {
+        t.post(number.into(), WRITE, &[t.sge(0, 1)]);
+        t.receive(&[peers_part(&t, 100 + number, 0, 256).ack_req()]);
+        let (_, opcodes) = batch_of(&mut t, TxLimits::segmented(64), 1 << 16);
+        t.receive(&[ack(200 + number, number + 1)]);
+        opcodes
+    };
+    for number in 0..64 {
+        assert_eq!(in_turn(number), [Opcode::RC_ACK, Opcode::RC_WRITE_ONLY], "{number}");
+    }
+    let question = Opcode::UD_SEND_ONLY;
+    assert_eq!(in_turn(64), [question, Opcode::RC_ACK, Opcode::RC_WRITE_ONLY]);
+}
+
 #[test]
 fn an_ack_goes_without_data_too() {
     let mut t = Script::uniform(QpType::Rc);
@@ -328,14 +410,22 @@ fn an_ack_goes_without_data_too() {
 
 #[test]
 fn answers_and_refusals_go_before_requests() {
-    let mut t = Script::uniform(QpType::Rc);
-    t.post(1, WRITE, &[]);
-    let key = t.key;
-    t.receive(&[
-        peers_part(&t, 100, 0, 256).ack_req(),
-        pkt(Opcode::RC_READ_REQUEST, 101).reth(VA, key, 1),
-        pkt(Opcode::RC_SEND_ONLY, 102),
-    ]);
+    let owing = || {
+        let mut t = Script::uniform(QpType::Rc);
+        t.agree(TAKES_ACK_FIRST);
+        t.post(1, WRITE, &[]);
+        let key = t.key;
+        t.receive(&[
+            peers_part(&t, 100, 0, 256).ack_req(),
+            pkt(Opcode::RC_READ_REQUEST, 101).reth(VA, key, 1),
+            pkt(Opcode::RC_SEND_ONLY, 102),
+        ]);
+        t
+    };
+    let (_, opcodes) = batch_of(&mut owing(), TxLimits::segmented(64), 1 << 16);
+    let (answer, write) = (Opcode::RC_READ_RESPONSE_ONLY, Opcode::RC_WRITE_ONLY);
+    assert_eq!(opcodes, [Opcode::RC_ACK, answer, Opcode::RC_ACK, write]);
+    let mut t = owing();
     t.expect(ack(100, 1));
     t.expect(pkt(Opcode::RC_READ_RESPONSE_ONLY, 101).aeth(Syndrome::ACK, 2).payload(&[0]));
     t.expect(rnr(12, 102, 2));

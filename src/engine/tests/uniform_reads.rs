@@ -12,8 +12,12 @@ use urxe_wire::{Body, Bth, NakCode, Opcode, Syndrome};
 const REMOTE: u64 = 0x2000;
 const KEY: u32 = 0x77;
 const READ: SendOp = SendOp::Read { remote_addr: REMOTE, rkey: Rkey(KEY) };
-const AGREED: Capabilities =
-    Capabilities { selective_ack: false, echoes_marks: false, answers_in_onlys: true };
+const AGREED: Capabilities = Capabilities {
+    selective_ack: false,
+    echoes_marks: false,
+    answers_in_onlys: true,
+    takes_ack_first: false,
+};
 
 /// A packet of a READ request that asks for answers of one size.
 fn asking(mut request: Pkt) -> Pkt {

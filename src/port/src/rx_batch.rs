@@ -1,7 +1,7 @@
 //! Received datagrams, one at a time out of a few large buffers.
 
 use std::ops::Range;
-use urxe_wire::{Ident, Outer};
+use urxe_wire::{Ident, Opcode, Outer};
 
 /// Size of one receive buffer: the largest IPv6 packet (40 + 65,535 bytes) fits, with what a packet
 /// socket puts in front of it, so nothing is ever truncated.
@@ -14,7 +14,9 @@ const DATAGRAMS_PER_BUFFER: usize = 64;
 ///
 /// [`Port::recv`](crate::Port::recv) fills it, [`next_datagram`](Self::next_datagram) walks through
 /// it. A buffer in which the kernel had gathered many datagrams (GRO) comes out as the datagrams
-/// that went in.
+/// that went in; where requests were gathered and an ACK behind them, the ACK comes out first. It
+/// goes last so that it ends their segmented send, and a program that waits for events may rely on
+/// it to come before what its peer sent after it had seen what the ACK acknowledges.
 pub struct RxBatch {
     buffers: Vec<Box<[u8]>>,
     /// How many of them there may be.
@@ -39,6 +41,8 @@ struct Span {
     start: usize,
     len: usize,
     segment: usize,
+    /// The last one comes out first.
+    is_last_first: bool,
     /// The outer headers of the first.
     outer: Outer,
 }
@@ -48,9 +52,14 @@ impl Span {
         self.len.div_ceil(self.segment)
     }
 
-    /// What one of them came with, and where it is in the buffer. Segmentation numbers segments in
-    /// order, so the identification counts up.
-    fn datagram(&self, index: usize) -> (Outer, Range<usize>) {
+    /// What one of them came with, in the order in which they come out, and where it is in the
+    /// buffer. Segmentation numbers segments in order, so the identification counts up.
+    fn datagram(&self, position: usize) -> (Outer, Range<usize>) {
+        let index = match (self.is_last_first, position) {
+            (false, _) => position,
+            (true, 0) => self.datagrams() - 1,
+            (true, _) => position - 1,
+        };
         let from = index * self.segment;
         let to = self.len.min(from + self.segment);
         let number = index as u16;
@@ -146,7 +155,8 @@ impl RxBatch {
         self.buffers[buffer][start..start + len].copy_from_slice(datagram);
         self.tail += len;
         self.datagrams += 1;
-        self.spans.push(Span { buffer, start, len, segment: len, outer: *outer });
+        let is_last_first = false;
+        self.spans.push(Span { buffer, start, len, segment: len, is_last_first, outer: *outer });
         true
     }
 
@@ -188,7 +198,9 @@ impl RxBatch {
     ) -> usize {
         debug_assert!(len > 0 && start + len <= BUFFER_LEN);
         let segment = if segment == 0 { len } else { segment.min(len) };
-        let span = Span { buffer, start, len, segment, outer };
+        // TRAIN-026
+        let is_last_first = are_requests_and_an_ack(&self.buffers[buffer][start..][..len], segment);
+        let span = Span { buffer, start, len, segment, is_last_first, outer };
         let datagrams = span.datagrams();
         self.datagrams += datagrams;
         self.spans.push(span);
@@ -196,6 +208,17 @@ impl RxBatch {
         self.tail = BUFFER_LEN;
         datagrams
     }
+}
+
+/// Whether the last of these datagrams is an ACK, and all before it are requests, or nothing that
+/// we know.
+fn are_requests_and_an_ack(bytes: &[u8], segment: usize) -> bool {
+    let mut datagrams = bytes.chunks(segment).rev();
+    let is_ack = |datagram: &[u8]| datagram[0] == Opcode::RC_ACK.byte();
+    bytes.len() > segment
+        && datagrams.next().is_some_and(is_ack)
+        && !datagrams
+            .any(|datagram| Opcode::from_byte(datagram[0]).is_some_and(Opcode::is_response))
 }
 
 impl Default for RxBatch {
@@ -245,6 +268,38 @@ mod tests {
         }
         let bytes = |range: Range<u8>| range.collect::<Vec<u8>>();
         assert_eq!(seen, [(7, bytes(10..20)), (8, bytes(20..30)), (9, bytes(30..35))]);
+    }
+
+    /// In which order datagrams of these opcodes come out that were gathered in one buffer, by
+    /// their identification.
+    fn order(opcodes: &[Opcode]) -> Vec<u16> {
+        let mut rx = RxBatch::new(1);
+        for (at, opcode) in opcodes.iter().enumerate() {
+            rx.buffers()[0][at * 20] = opcode.byte();
+        }
+        assert_eq!(rx.add(0, 0, opcodes.len() * 20, 20, outer(0)), opcodes.len());
+        let shown: Vec<u16> = rx.iter().map(|(outer, _)| guess(&outer)).collect();
+        let mut taken = Vec::new();
+        while let Some((outer, bytes)) = rx.next_datagram() {
+            assert_eq!(bytes[0], opcodes[usize::from(guess(outer))].byte());
+            taken.push(guess(outer));
+        }
+        assert_eq!(shown, taken);
+        taken
+    }
+
+    #[test]
+    fn an_ack_gathered_behind_requests_comes_out_first() {
+        let (ack, send, write) = (Opcode::RC_ACK, Opcode::RC_SEND_ONLY, Opcode::RC_WRITE_ONLY);
+        assert_eq!(order(&[write, send, ack]), [2, 0, 1]);
+        assert_eq!(order(&[ack]), [0]);
+        // What it acknowledges may be what comes before it.
+        let answers = [Opcode::RC_READ_RESPONSE_ONLY, Opcode::RC_ATOMIC_ACK, Opcode::RC_ACK];
+        for answer in answers {
+            assert_eq!(order(&[answer, write, ack]), [0, 1, 2]);
+            assert_eq!(order(&[write, answer, ack]), [0, 1, 2]);
+        }
+        assert_eq!(order(&[ack, write]), [0, 1]);
     }
 
     #[test]

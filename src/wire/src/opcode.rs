@@ -192,6 +192,11 @@ impl Opcode {
         self as u8
     }
 
+    /// Whether a responder of a reliable connection sends it.
+    pub fn is_response(self) -> bool {
+        matches!(Body::zeroed(self), Body::RcResponse(_))
+    }
+
     /// The transport service that it belongs to.
     pub const fn transport(self) -> Transport {
         match self.byte() >> 5 {

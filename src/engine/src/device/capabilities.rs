@@ -23,9 +23,13 @@ use urxe_wire::{Flow, datagram_source_port};
 
 /// What we understand ourselves.
 fn ours(form: WireForm) -> Capabilities {
-    // TRAIN-023
-    let answers_in_onlys = form == WireForm::Uniform;
-    Capabilities { selective_ack: true, echoes_marks: true, answers_in_onlys }
+    Capabilities {
+        selective_ack: true,
+        echoes_marks: true,
+        // TRAIN-023
+        answers_in_onlys: form == WireForm::Uniform,
+        takes_ack_first: true,
+    }
 }
 
 /// The peers that were asked.

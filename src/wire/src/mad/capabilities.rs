@@ -33,6 +33,8 @@ fields! {
         /// As a responder, it answers a READ in packets of one size where the request
         /// [asks for that](crate::Bth::ANSWER_IN_ONLYS).
         answers_in_onlys: bool = bits(3, 5..6),
+        /// As a requester, it takes in an ACK that ends a segmented send of requests before them.
+        takes_ack_first: bool = bits(3, 4..5),
     }
 }
 
@@ -124,8 +126,12 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const ALL: Capabilities =
-        Capabilities { selective_ack: true, echoes_marks: true, answers_in_onlys: true };
+    const ALL: Capabilities = Capabilities {
+        selective_ack: true,
+        echoes_marks: true,
+        answers_in_onlys: true,
+        takes_ack_first: true,
+    };
 
     #[test]
     fn every_field_at_its_place() {
@@ -137,10 +143,10 @@ mod tests {
         bytes[17] = 0x10;
         bytes[37..40].copy_from_slice(&[0x02, 0x75, 0x72]);
         bytes[41] = 1;
-        bytes[47] = 0b111;
+        bytes[47] = 0b1111;
         assert_eq!(answer.bytes(), bytes);
         assert_eq!(CapabilityMad::parse(&bytes), Some(answer));
-        bytes[47] = 0b1111_1001;
+        bytes[47] = 0b1111_0001;
         let first = Capabilities { selective_ack: true, ..Capabilities::default() };
         let read = CapabilityMad::parse(&bytes).map(|mad| mad.message);
         assert_eq!(read, Some(CapabilityMessage::GetResp(first)), "unknown bits mean nothing");
@@ -169,8 +175,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn messages_survive(tid: u64, which in 0..4u8, [a, b, c] in any::<[bool; 3]>()) {
-            let (selective_ack, echoes_marks, answers_in_onlys) = (a, b, c);
+        fn messages_survive(tid: u64, which in 0..4u8, [a, b, c, d] in any::<[bool; 4]>()) {
+            let (selective_ack, echoes_marks) = (a, b);
+            let (answers_in_onlys, takes_ack_first) = (c, d);
             let message = match which {
                 0 => CapabilityMessage::Get,
                 1 => CapabilityMessage::Refused,
@@ -178,6 +185,7 @@ mod tests {
                     selective_ack,
                     echoes_marks,
                     answers_in_onlys,
+                    takes_ack_first,
                 }),
             };
             let mad = CapabilityMad { tid, message };

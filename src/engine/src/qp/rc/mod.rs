@@ -17,6 +17,7 @@ use super::parameters::{RequesterParameters, ResponderParameters, Route};
 use super::send_queue::{Limits, SendQueue};
 use crate::counters::Counter;
 use crate::host::Host;
+use crate::limits::ACKS_BEFORE_QUESTION;
 use crate::path::{Direction, PathId, Paths};
 use crate::tuning::{Ecn, WireForm};
 use completer::Completer;
@@ -35,6 +36,8 @@ pub(super) struct Rc {
     responder: Responder,
     /// From RTS on.
     sender: Option<Sender>,
+    /// Turns in which an ACK went with requests to a peer of which nothing is known.
+    acks_with_requests: u8,
 }
 
 /// What sends and what ends work requests.
@@ -59,7 +62,8 @@ impl Rc {
             false => route.wire,
         };
         let route = Route { wire, ..route };
-        Rc { route, path, responder: Responder::new(responder, rq_psn), sender: None }
+        let responder = Responder::new(responder, rq_psn);
+        Rc { route, path, responder, sender: None, acks_with_requests: 0 }
     }
 
     /// The QP ends, or begins anew.
@@ -308,8 +312,9 @@ impl Rc {
     }
 
     /// Sends what is owed to the peer, then what may be sent: programs that wait for events rely on
-    /// an ACK that comes before the answer to what it acknowledges. Returns whether there is more,
-    /// held up only by the batch's room or the end of this QP's turn.
+    /// an ACK that comes before the answer to what it acknowledges. Where it is seen to by the peer
+    /// that it does, an ACK goes last. Returns whether there is more, held up only by the batch's
+    /// room or the end of this QP's turn.
     pub(super) fn transmit<H: Host>(
         &mut self,
         cx: &mut Cx<'_, H>,
@@ -318,10 +323,51 @@ impl Rc {
         budget: &mut u32,
     ) -> Result<bool, Failure> {
         let route = self.route_now(cx);
+        if self.puts_ack_last(cx, sq, tx, *budget) {
+            // TRAIN-009: whatever is sent, there is room for the ACK.
+            let mut for_requests = (*budget - 1).min(tx.room_in_datagrams() as u32 - 1);
+            *budget -= for_requests;
+            let requests = self.transmit_requests(cx, sq, tx, &route, &mut for_requests);
+            *budget += for_requests;
+            return Ok(self.transmit_replies(cx, tx, &route, budget) | requests?);
+        }
         if self.transmit_replies(cx, tx, &route, budget) {
             return Ok(true);
         }
         self.transmit_requests(cx, sq, tx, &route, budget)
+    }
+
+    /// Whether an ACK is all that is owed to the peer, and goes behind the requests of this turn:
+    /// it is shorter than they are, so that it ends their segmented send, and would be one by
+    /// itself before them.
+    fn puts_ack_last<H>(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        sq: &SendQueue,
+        tx: &TxBatch,
+        budget: u32,
+    ) -> bool {
+        let may_go_together = self.route.wire == WireForm::Uniform
+            && tx.limits().max_segments > 1
+            && budget > 1
+            && tx.room_in_datagrams() > 1
+            && self.responder.owes_only_an_ack()
+            && self.may_send(sq);
+        if !may_go_together {
+            return false;
+        }
+        match cx.peers.capabilities(self.route.flow.dst) {
+            // TRAIN-008
+            Some(peer) => peer.takes_ack_first,
+            None => {
+                self.acks_with_requests = self.acks_with_requests.saturating_add(1);
+                // TRAIN-025
+                if self.acks_with_requests >= ACKS_BEFORE_QUESTION {
+                    cx.peers.ask(cx.now, &self.route.flow);
+                }
+                false
+            }
+        }
     }
 
     fn transmit_replies<H: Host>(

@@ -18,6 +18,14 @@ impl Responder {
         !self.replies.is_empty()
     }
 
+    /// Whether an ACK is all that is owed to the peer, and acknowledges nothing selectively.
+    pub(in crate::qp::rc) fn owes_only_an_ack(&self) -> bool {
+        // RC-RESP-036: there is never one behind another.
+        self.replies.len() == 1
+            && matches!(self.replies[0], Reply::Ack { .. })
+            && self.early.is_empty()
+    }
+
     /// Sends what is owed to the peer, in order. Returns whether there is more, held up by the
     /// batch's room or the end of this QP's turn. After a failure the peer is still to be told of
     /// it.
