@@ -7,6 +7,7 @@ import subprocess
 import time
 from typing import NamedTuple
 
+from peers import shim
 from programs import SECONDS, Ours, last_line
 
 ANY = {'v4': '0.0.0.0', 'v6': '::0'}
@@ -126,10 +127,10 @@ class Kernel:
 class Urxe:
     """As Kernel; programs are those of the distribution, with the shim before them."""
 
-    def __init__(self, guest, binaries, daemon):
+    def __init__(self, guest, args, daemon):
         self.guest, self.here, self.share = guest, guest.share, guest.share
-        self.run = f'{binaries}/urxe run --daemon {daemon.socket} --'
-        self.stat = [binaries / 'urxe', 'stat', '--json', '--socket', daemon.socket]
+        self.run = ' '.join(shim(args, daemon.socket))
+        self.stat = [args.bin / 'urxe', 'stat', '--json', '--socket', daemon.socket]
 
     def start(self, script, seconds):
         return Ours(self.guest, f'exec timeout {seconds} {self.run} bash -c {shlex.quote(script)}')

@@ -202,7 +202,7 @@ def lossy(run, by, family):
     """One packet of twenty is lost each way, of the data too; no connection fails."""
     program = cm.after_each_other(50, seconds=400)
     with Daemon(run.guest, run.args, run.args.backend, '--fault', 'drop=5%,seed=5') as daemon:
-        sides = cm.Kernel(run.guest), cm.Urxe(run.guest, run.args.bin, daemon)
+        sides = cm.Kernel(run.guest), cm.Urxe(run.guest, run.args, daemon)
         addresses = GUEST[family], HOST[family]
         if by == 'kernel':
             sides, addresses = sides[::-1], addresses[::-1]

@@ -13,10 +13,12 @@ FORMS = ['uniform', 'strict']
 FORM_OF = {'udp': 'uniform', 'raw': 'strict'}
 
 
-def wire_option(parser):
+def our_options(parser):
     parser.add_argument('--wire', choices=FORMS,
                         help='the form in which urxed sends RC messages (default: uniform with the '
                              'back-end udp, strict with raw)')
+    parser.add_argument('--in-process', action='store_true',
+                        help='with the data path of each of our programs in the program itself')
 
 
 def form(args, backend):

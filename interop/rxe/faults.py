@@ -16,7 +16,7 @@ import time
 
 import cm_faults
 import operations
-from daemon import Daemon, form, interface, wire_option
+from daemon import Daemon, form, interface, our_options
 from exchange import AREA, TARGET, Exchange, Failure
 from guest import Guest
 from image.build import KERNELS
@@ -177,7 +177,7 @@ REFUSALS = [
 def options(parser):
     parser.add_argument('--kernel', default='all', choices=[*KERNELS, 'all'])
     parser.add_argument('--backend', default='udp', choices=['udp', 'raw'])
-    wire_option(parser)
+    our_options(parser)
     parser.add_argument('--only', default='', metavar='TEXT', help='only what has this text')
 
 
@@ -228,7 +228,7 @@ class Run:
     def ends(self, *options):
         """A daemon with these options, and a peer at each end: ours, and the kernel's."""
         with Daemon(self.guest, self.args, self.args.backend, *options) as self.daemon:
-            urxe = ours('shim', self.guest, self.args.bin, self.daemon.socket, HOST)
+            urxe = ours('shim', self.guest, self.args, self.daemon.socket, HOST)
             kernel = self.theirs.connect()
             self.before = self.counters()
             try:
@@ -379,8 +379,10 @@ class Run:
             urxe = by == 'urxe'
             if urxe:
                 self.why(SILENCE)
+            # A program that ran a slot took it along.
+            dropped = 'drop_ended_slot' if self.args.in_process else 'drop_unknown_qp'
             return self.prove([] if urxe else ['retry_exceeded_err'],
-                              ['retries_exceeded'] if urxe else ['drop_unknown_qp'])
+                              ['retries_exceeded'] if urxe else [dropped])
 
     def plug(self):
         """The machine at the other end is gone, and our daemon goes on. Its connection manager asks

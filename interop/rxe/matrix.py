@@ -18,11 +18,11 @@ import cells
 import cm
 import ping
 import programs
-from daemon import Daemon, wire_option
+from daemon import Daemon, our_options
 from exchange import Exchange, Failure
 from guest import Guest
 from image.build import KERNELS
-from peers import ours, GuestPeer
+from peers import ours, shim, GuestPeer
 from required import Required
 
 HOST = {'v4': '10.77.0.1', 'v6': 'fd77::1'}
@@ -38,7 +38,7 @@ Result = collections.namedtuple('Result', 'cell outcome reason seconds')
 
 def options(parser):
     parser.add_argument('--kernel', default='all', choices=[*KERNELS, 'all'])
-    wire_option(parser)
+    our_options(parser)
     parser.add_argument('--short', action='store_true',
                         help='only the first kernel, and few combinations')
     parser.add_argument('--only', default='', metavar='TEXT',
@@ -66,17 +66,17 @@ def run_operation(cell, ours, theirs):
     return attempt(cell, requester, responder)
 
 
-def run_program(cell, guest, binaries, daemon):
+def run_program(cell, guest, args, daemon):
     if cell.program in cm.PROGRAMS:
-        sides = cm.Urxe(guest, binaries, daemon), cm.Kernel(guest)
+        sides = cm.Urxe(guest, args, daemon), cm.Kernel(guest)
         addresses = HOST[cell.family], GUEST[cell.family]
         if cell.by == 'kernel':
             sides, addresses = sides[::-1], addresses[::-1]
         return cm.exchange(cm.PROGRAMS[cell.program], cell.family, *sides, addresses)
     if cell.program == ping.PROGRAM:
-        return ping.exchange(guest, binaries, daemon, GUEST[cell.family])
+        return ping.exchange(guest, args.bin, daemon, GUEST[cell.family])
     # They meet over TCP, and that over IPv4 in any case.
-    urxe = f'{binaries}/urxe run --daemon {daemon.socket} --'
+    urxe = ' '.join(shim(args, daemon.socket))
     return programs.exchange(cell.program, cell.family, cell.by, guest, urxe,
                              (HOST['v4'], GUEST['v4']))
 
@@ -124,7 +124,7 @@ class Run:
         operations = [cell for cell in part if cell.operation]
         for client, same in itertools.groupby(operations, key=lambda cell: cell.client):
             kernel = theirs.connect()
-            peer = ours(client, guest, self.args.bin, daemon.socket, HOST)
+            peer = ours(client, guest, self.args, daemon.socket, HOST)
             try:
                 for column, group in itertools.groupby(same, key=lambda cell: cell.column):
                     self.group(guest, column, list(group),
@@ -135,7 +135,7 @@ class Run:
         rest = [cell for cell in part if not cell.operation]
         for column, group in itertools.groupby(rest, key=lambda cell: cell.column):
             self.group(guest, column + ' programs', list(group),
-                       lambda cell: run_program(cell, guest, self.args.bin, daemon))
+                       lambda cell: run_program(cell, guest, self.args, daemon))
 
     def group(self, guest, name, group, run):
         begin = time.monotonic()

@@ -101,10 +101,17 @@ class GuestPeer:
         self.program.kill()
 
 
-def ours(client, guest, binaries, socket, addresses):
+def shim(args, socket):
+    """What runs a stock program on our side."""
+    return [str(args.bin / 'urxe'), 'run', '--daemon', str(socket),
+            *['--in-process'] * args.in_process, '--']
+
+
+def ours(client, guest, args, socket, addresses):
     """The peer on our side: stock rdma-core through the shim, or the native client."""
     if client == 'shim':
-        run = [str(binaries / 'urxe'), 'run', '--daemon', str(socket), '--', PYTHON, str(PEER)]
+        run = [*shim(args, socket), PYTHON, str(PEER)]
     else:
-        run = [str(binaries / 'urxe-peer'), '--socket', str(socket)]
+        run = [str(args.bin / 'urxe-peer'), '--socket', str(socket),
+               *['--in-process'] * args.in_process]
     return Peer('urxe', [*guest.host, *run], addresses)

@@ -226,10 +226,17 @@ fn completion(wc: &Wc) -> Value {
 fn main() -> Result<(), Box<dyn Error>> {
     let (mut options, mut arguments) = (OpenOptions::new(), std::env::args().skip(1));
     while let Some(option) = arguments.next() {
+        if option == "--in-process" {
+            options = options.in_process();
+            continue;
+        }
         options = match (option.as_str(), arguments.next()) {
             ("--socket", Some(path)) => options.socket(path),
             ("--device", Some(name)) => options.device(name),
-            _ => return Err("usage: urxe-peer [--socket PATH] [--device NAME]".into()),
+            _ => {
+                let usage = "usage: urxe-peer [--socket PATH] [--device NAME] [--in-process]";
+                return Err(usage.into());
+            }
         };
     }
     let mut peer = Peer::open(&options)?;

@@ -18,11 +18,15 @@ pub(crate) fn lacks_python_tests() -> Option<String> {
         .or_else(|| cannot(script("pyverbs/run").arg("--unpack")))
 }
 
-/// rdma-core's Python tests, compared with the list of what is expected.
+/// rdma-core's Python tests, compared with the list of what is expected: served by the daemon, and
+/// each program with a slot of its own.
 pub(crate) fn python_tests() -> Result {
     let urxe = release_binary("urxe");
-    let prefix = format!("{} run --addr {ADDR} --", urxe.display());
-    run(script("pyverbs/run").args(["--with", &prefix]))
+    for place in ["", "--in-process "] {
+        let prefix = format!("{} run --addr {ADDR} {place}--", urxe.display());
+        run(script("pyverbs/run").args(["--with", &prefix]))?;
+    }
+    Ok(())
 }
 
 /// What keeps two generations of rdma-core from being tried.
@@ -51,7 +55,10 @@ pub(crate) fn lacks_kernel_rxe() -> Option<String> {
 /// Kernel rxe, in a virtual machine, on the other end of the wire.
 pub(crate) fn kernel_rxe() -> Result {
     let folder = release_binary("");
-    run(script("run").args(["rxe", "--short", "--bin"]).arg(folder))
+    for place in [None, Some("--in-process")] {
+        run(script("run").args(["rxe", "--short", "--bin"]).arg(&folder).args(place))?;
+    }
+    Ok(())
 }
 
 /// What keeps `urxe conform` from being tried on anything. Kernel rxe needs the
