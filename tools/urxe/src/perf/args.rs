@@ -69,9 +69,10 @@ pub(crate) struct Arguments {
     #[arg(long, value_enum, default_value_t)]
     transport: Transport,
 
-    /// Index of the address to use in the device's GID table, which `urxe devinfo` shows.
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    gid_index: u8,
+    /// Index of the address to use in the device's GID table, which `urxe devinfo` shows [default:
+    /// that of the TCP connection's address; else the first of its family].
+    #[arg(long, value_name = "N")]
+    gid_index: Option<u8>,
 
     /// Length of a message: bytes, or with a unit such as 64K or 1M [default: 65536, or with ud
     /// the path MTU; for latency 8].
@@ -180,8 +181,8 @@ pub(super) enum Memory {
 #[derive(Clone, Debug)]
 pub(super) struct Local {
     pub(super) device: OpenOptions,
-    /// Index into the device's GID table.
-    pub(super) gid_index: u8,
+    /// Index into the device's GID table, if it is not to be chosen.
+    pub(super) gid_index: Option<u8>,
     pub(super) poll: PollMode,
     pub(super) memory: Memory,
 }

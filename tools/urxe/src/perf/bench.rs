@@ -9,7 +9,9 @@ use super::receives::Receives;
 use super::verify::Verifier;
 use crate::completions::{Completions, PollMode};
 use crate::error::Error;
+use std::cmp::Reverse;
 use std::collections::HashMap;
+use std::net::IpAddr;
 use urxe_verbs::{
     Access, AddressVector, Ah, Context, Mr, PathMtu, Pd, Qp, QpCaps, QpEndpoint, QpInit, RemoteBuf,
     Sge, SrqInit, Wc,
@@ -116,9 +118,14 @@ impl Areas {
 }
 
 impl Bench {
-    /// Opens the device and creates all objects.
-    pub(super) fn new(plan: Plan, local: &Local) -> Result<Self, Error> {
+    /// Opens the device and creates all objects. `near` is this end's address of the TCP connection
+    /// to the other.
+    pub(super) fn new(plan: Plan, local: &Local, near: IpAddr) -> Result<Self, Error> {
         let context = Context::open(&local.device)?;
+        let gid_index = match local.gid_index {
+            Some(index) => index,
+            None => nearest(&context.gids(1)?, near),
+        };
         let pd = context.alloc_pd()?;
         let window = plan.window();
         let wanted = if plan.is_received() { plan.receives() } else { 0 };
@@ -167,7 +174,7 @@ impl Bench {
         let (poll, memory_kind) = (local.poll, local.memory);
         Ok(Bench {
             plan,
-            gid_index: local.gid_index,
+            gid_index,
             poll,
             memory_kind,
             context,
@@ -292,6 +299,22 @@ pub(super) fn of_wr_id(wr_id: u64) -> (usize, u64) {
     ((wr_id >> NUMBER_BITS) as usize, wr_id & ((1 << NUMBER_BITS) - 1))
 }
 
+/// Which of a device's GIDs can reach what this address reaches: the same, else one of its family,
+/// which leads beyond the link if it does; the first of several.
+fn nearest(gids: &[(u8, IpAddr)], near: IpAddr) -> u8 {
+    let near = near.to_canonical();
+    let is_local = |ip| matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
+    let likeness = |gid: IpAddr| {
+        let is_of_family = gid.is_ipv4() == near.is_ipv4();
+        (gid == near, is_of_family, is_local(gid) == is_local(near))
+    };
+    let best = gids.iter().max_by_key(|&&(index, gid)| {
+        let gid = gid.to_canonical();
+        (likeness(gid), Reverse(index))
+    });
+    best.map_or(0, |&(index, _)| index)
+}
+
 const PAGE: usize = 4096;
 
 /// Registered memory consists of whole pages, as in programs that are written for speed.
@@ -320,6 +343,25 @@ fn memory(pd: &Pd, len: usize, kind: Memory) -> Result<Mr, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_gid_is_that_of_the_connection_or_of_its_family() {
+        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+        let table = ["fe80::1", "10.0.0.1", "2001:db8::1", "10.0.0.2"];
+        let gids: Vec<_> = (0..).zip(table.map(ip)).collect();
+        let cases = [
+            ("10.0.0.2", 3),
+            ("::ffff:10.0.0.2", 3),
+            ("192.0.2.1", 1),
+            ("2001:db8::2", 2),
+            ("fe80::2", 0),
+        ];
+        for (near, index) in cases {
+            assert_eq!(nearest(&gids, ip(near)), index, "{near}");
+        }
+        assert_eq!(nearest(&gids[..1], ip("192.0.2.1")), 0, "there is no other");
+        assert_eq!(nearest(&[], ip("192.0.2.1")), 0);
+    }
 
     #[test]
     fn a_wr_id_identifies_queue_pair_and_message() {

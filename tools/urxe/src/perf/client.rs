@@ -21,10 +21,12 @@ const TIMEOUT: Duration = Duration::from_secs(3);
 pub(super) fn run(arguments: &Arguments, host: &str) -> Result<(), Error> {
     let local = arguments.local()?;
     let active_mtu = Context::open(&local.device)?.query_port(1)?.active_mtu.into();
-    let bench = Bench::new(arguments.plan(active_mtu)?, &local)?;
+    let plan = arguments.plan(active_mtu)?;
     let stream = connect(host, arguments.port)?;
+    let near = stream.local_addr().map_err(Error::system("TCP"))?.ip();
     let mut server = Partner::new(Link::over_tcp(stream, format!("the server {host}"))?);
-    let measured = measure(bench, &mut server, arguments);
+    let measured =
+        Bench::new(plan, &local, near).and_then(|bench| measure(bench, &mut server, arguments));
     if let Err(error) = &measured {
         server.report(error);
     }

@@ -10,7 +10,7 @@ use super::{bandwidth, latency};
 use crate::error::Error;
 use crate::link::Link;
 use crate::output;
-use std::net::{Ipv4Addr, Ipv6Addr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener};
 use urxe_verbs::Context;
 
 /// Waits for a client and runs its test.
@@ -19,12 +19,12 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Error> {
     // Fails now, and not when a client comes, if there is no such device.
     let active_mtu = Context::open(&local.device)?.query_port(1)?.active_mtu.into();
     arguments.plan(active_mtu)?;
-    let (mut client, plan) = wait_for_client(arguments)?;
+    let (mut client, near, plan) = wait_for_client(arguments)?;
     if arguments.are_overruled_by(&plan, active_mtu) {
         output::note("note: the client's options differ from this server's, and are used");
     }
     let served = expect_test(arguments, &plan)
-        .and_then(|()| Bench::new(plan, &local))
+        .and_then(|()| Bench::new(plan, &local, near))
         .and_then(|bench| serve(bench, &mut client, arguments));
     if let Err(error) = &served {
         client.report(error);
@@ -32,17 +32,19 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Error> {
     served
 }
 
-fn wait_for_client(arguments: &Arguments) -> Result<(Partner, Plan), Error> {
+/// The client, the address that it came to, and what it wants to be measured.
+fn wait_for_client(arguments: &Arguments) -> Result<(Partner, IpAddr, Plan), Error> {
     let listener = listen(arguments.port)?;
     let port = listener.local_addr().map_err(Error::system("TCP"))?.port();
     let test = arguments.test.name();
     output::note(format_args!("waiting for a client of {test} on TCP port {port}"));
     loop {
         let (stream, from) = listener.accept().map_err(Error::system("waiting for a client"))?;
+        let near = stream.local_addr().map_err(Error::system("TCP"))?.ip();
         let mut client = Partner::new(Link::over_tcp(stream, "the client")?);
         // Anything may connect; only a client is served.
         match client.hello() {
-            Ok(plan) => return Ok((client, plan)),
+            Ok(plan) => return Ok((client, near, plan)),
             Err(error) => {
                 client.report(&error);
                 output::note(format_args!("{}: {error}", from.ip()));
