@@ -50,6 +50,8 @@ pub(crate) struct SocketSet<S> {
     full: Option<OwnedFd>,
     /// Datagrams that sockets which are closed had no room for.
     dropped_by_closed: u64,
+    /// What sockets had dropped before this port had them.
+    dropped_before: u64,
 }
 
 impl<S: Member> SocketSet<S> {
@@ -71,6 +73,7 @@ impl<S: Member> SocketSet<S> {
             looks: 0,
             full: None,
             dropped_by_closed: 0,
+            dropped_before: 0,
         })
     }
 
@@ -104,6 +107,7 @@ impl<S: Member> SocketSet<S> {
         let number = self.added;
         epoll::add(&self.epoll, &member, EventData::new_u64(number), EventFlags::IN)?;
         self.added += 1;
+        self.dropped_before += option::receive_drops(member.as_fd());
         self.members.push(member);
         self.numbers.push(number);
         Ok(())
@@ -229,10 +233,11 @@ impl<S: Member> SocketSet<S> {
         }
     }
 
-    /// Datagrams that the sockets' receive queues had no room for.
+    /// Datagrams that the sockets' receive queues had no room for since the port has them.
     pub(crate) fn receive_drops(&self) -> u64 {
         let of_open = self.members.iter().map(|member| option::receive_drops(member.as_fd()));
-        self.dropped_by_closed + of_open.sum::<u64>()
+        // SLOT-061
+        (self.dropped_by_closed + of_open.sum::<u64>()).saturating_sub(self.dropped_before)
     }
 }
 

@@ -104,6 +104,8 @@ pub(crate) struct RdmaDevice {
     pub(crate) counters: DeviceCounters,
     /// What its data path counted in the process that was there before, if there was one.
     before: Option<Counts>,
+    /// What slots had counted that have ended.
+    of_ended_slots: Option<Counts>,
 }
 
 impl RdmaDevice {
@@ -142,7 +144,15 @@ impl RdmaDevice {
             cm,
             counters: DeviceCounters::default(),
             before: None,
+            of_ended_slots: None,
         }
+    }
+
+    /// What is counted of it as a whole.
+    pub(crate) fn counters(&self) -> DeviceCounters {
+        let dropped: u64 = self.groups.values().map(|group| group.dropped()).sum();
+        let DeviceCounters { drop_ended_slot, .. } = self.counters;
+        DeviceCounters { drop_ended_slot: drop_ended_slot + dropped, ..self.counters }
     }
 
     /// What is counted of its own data path, and beside it.
@@ -150,6 +160,39 @@ impl RdmaDevice {
         let counts = counts(&self.nic, daemon);
         match &self.before {
             Some(before) => counts + before.clone(),
+            None => counts,
+        }
+    }
+
+    /// A slot has ended that had counted this.
+    pub(crate) fn keep_counts(&mut self, Counts { engine, port, nic, daemon, .. }: Counts) {
+        let none = self.counts(&DaemonCounters::default());
+        // A slot may have listed fewer, or more.
+        let as_long = |mut counted: Vec<u64>, like: &[u64]| {
+            counted.resize(like.len(), 0);
+            counted
+        };
+        let ended = Counts {
+            engine: as_long(engine, &none.engine),
+            port: as_long(port, &none.port),
+            nic: as_long(nic, &none.nic),
+            daemon: as_long(daemon, &none.daemon),
+            // There is nothing of it any more.
+            objects: vec![0; none.objects.len()],
+            paths: vec![0; none.paths.len()],
+        };
+        self.of_ended_slots = Some(match self.of_ended_slots.take() {
+            Some(before) => before + ended,
+            None => ended,
+        });
+    }
+
+    /// What is counted of its own data path and beside it, and what slots had counted that have
+    /// ended.
+    pub(crate) fn counts_with_ended(&self, daemon: &DaemonCounters) -> Counts {
+        let counts = self.counts(daemon);
+        match &self.of_ended_slots {
+            Some(ended) => counts + ended.clone(),
             None => counts,
         }
     }
@@ -220,7 +263,9 @@ impl RdmaDevice {
         let gone: Vec<(u8, IpAddr)> = gids.filter(|(_, addr)| !stays(addr)).collect();
         for &(at, addr) in &gone {
             self.nic.remove_address(addr);
-            self.groups.remove(&addr);
+            if let Some(group) = self.groups.remove(&addr) {
+                self.counters.drop_ended_slot += group.dropped();
+            }
             changes.push(AddressChange::Removed(addr));
             // ADDR-011: its place stays empty, and the others keep theirs.
             self.nic.set_gid(at, None);
@@ -476,7 +521,11 @@ mod tests {
             Ok(AddressSockets { addr: self.0, fds: Vec::new() })
         }
 
-        fn take_back(&self, _: Slot) {}
+        fn take_back(&mut self, _: Slot) {}
+
+        fn dropped(&self) -> u64 {
+            0
+        }
 
         fn held(&self) -> (&Link, Vec<BorrowedFd<'_>>) {
             unreachable!("nothing goes on with it")

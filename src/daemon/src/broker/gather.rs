@@ -83,7 +83,7 @@ impl Gatherings {
             Request::Histories { device, of, from } => (device, from, What::Histories(*of)),
             Request::Stats { device, from } if *from == Cursor::default() => {
                 let own = &ctx.devices[find_device(ctx, device)?];
-                (device, from, What::Counts(own.counts(&ctx.counters)))
+                (device, from, What::Counts(own.counts_with_ended(&ctx.counters)))
             }
             Request::Stats { device, from } => (device, from, What::Qps(StatsPage::default())),
             _ => return Err(refuse(Errno::PROTO, "a request that is not the broker's came there")),
@@ -301,11 +301,12 @@ fn first_page(ctx: &BrokerCtx, device: usize, sums: &Counts) -> StatsPage {
     let nic = nic.map(|((name, _, meaning), sum)| (name, *sum, meaning));
     let daemon = ctx.counters.iter().zip(&sums.daemon);
     let daemon = daemon.map(|((name, _, meaning), sum)| (name, *sum, meaning));
+    let whole = device.counters();
     let all = engine
         .chain(device.cm.counters().iter())
         .chain(port)
         .chain(nic)
-        .chain(device.counters.iter())
+        .chain(whole.iter())
         .chain(ctx.cm.counters.iter())
         .chain(daemon);
     StatsPage {

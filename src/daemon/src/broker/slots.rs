@@ -251,7 +251,7 @@ impl Slots {
             Runner::Worker { .. } => MAX_MAPPED_MRS_OF_ALL,
             Runner::Program(_) => MAX_MAPPED_MRS,
         };
-        let histories = ended::history_file(slot);
+        let histories = ended::history_file(slot, devices.len());
         let for_slot = histories.as_ref().map(File::try_clone).transpose()?;
         self.entries[slot] = Entry {
             link: Some(link),

@@ -181,7 +181,7 @@ impl Open {
         let devices = ctx.devices.iter().map(|device| DeviceSnapshot {
             name: device.name.clone(),
             cm: device.cm.counters().clone(),
-            counters: device.counters,
+            counters: device.counters(),
         });
         Snapshot { devices: devices.collect(), slots, programs: ctx.cm.counters }
     }

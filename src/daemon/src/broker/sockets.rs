@@ -39,7 +39,10 @@ pub(crate) trait SocketGroup: Send {
     fn give(&mut self, slot: Slot) -> Result<AddressSockets, OpenError>;
 
     /// Says that a slot is gone.
-    fn take_back(&self, slot: Slot);
+    fn take_back(&mut self, slot: Slot);
+
+    /// What came for slots that nobody runs, and was dropped.
+    fn dropped(&self) -> u64;
 
     /// The interface that it is on, and the descriptors with which another process
     /// [goes on](SocketSource::adopt).
@@ -102,9 +105,13 @@ impl SocketGroup for UdpGroup {
         self.give(slot.id())
     }
 
-    fn take_back(&self, slot: Slot) {
+    fn take_back(&mut self, slot: Slot) {
         // If the kernel refuses, what came for the slot is stale, and dropped as such later.
         let _ = self.take_back(slot.id());
+    }
+
+    fn dropped(&self) -> u64 {
+        self.dropped()
     }
 
     fn held(&self) -> (&Link, Vec<BorrowedFd<'_>>) {
@@ -117,7 +124,12 @@ impl SocketGroup for RawGroup {
         RawGroup::give(self, slot)
     }
 
-    fn take_back(&self, _: Slot) {}
+    fn take_back(&mut self, _: Slot) {}
+
+    fn dropped(&self) -> u64 {
+        // Nobody sees what no slot's filter takes.
+        0
+    }
 
     fn held(&self) -> (&Link, Vec<BorrowedFd<'_>>) {
         (self.interface(), vec![self.hold()])

@@ -24,7 +24,7 @@ use urxe_types::TimeOffset;
 /// The version of [`State`]: raised with every change of what is written in it, or of what that
 /// means. What workers and programs' own slots say to the broker belongs to
 /// [`PROTOCOL_VERSION`].
-pub(super) const STATE_VERSION: u32 = 1;
+pub(super) const STATE_VERSION: u32 = 2;
 
 /// The most bytes of a state: a few hundred for each id of the connection manager.
 pub(super) const MAX_IMAGE: usize = 256 << 20;
@@ -255,7 +255,8 @@ mod tests {
             error(&bytes)
         };
         assert_eq!(with(0), "state: begins with other bytes than that of a urxed");
-        assert_eq!(with(8), format!("state: version 65, expected {STATE_VERSION}"));
+        let other = STATE_VERSION ^ 0x40;
+        assert_eq!(with(8), format!("state: version {other}, expected {STATE_VERSION}"));
         let said = with(12);
         assert!(said.contains("of the protocol, expected"), "{said}");
     }

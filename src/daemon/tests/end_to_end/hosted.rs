@@ -10,7 +10,8 @@ use std::io::{BufRead, BufReader, Lines, Write};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::{ChildStdin, ChildStdout, Command, Stdio};
-use std::time::Instant;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 use urxe_daemon::limits::MAX_HOSTED_SLOTS;
 use urxe_shm::client::mirror::TableNotes;
 use urxe_shm::control::channel::Channel;
@@ -361,6 +362,50 @@ fn a_program_that_is_killed_leaves_nothing_and_its_peers_find_out() {
     assert!(completed.iter().any(|entry| entry.status == RETRY_EXCEEDED), "{completed:?}");
     others.notice_nothing();
     assert_eq!(observer.counter("urxe0", "slots_ended"), 0);
+    assert_ne!(observer.counter("urxe0", "drop_ended_slot"), 0, "what came for it later");
+}
+
+/// Has a program of its own slot count something, and end so. Returns what was counted then, and
+/// what is when it has ended.
+fn counted_before_and_after(end: impl FnOnce(Program)) -> (u64, u64) {
+    let daemon = start(1);
+    let mut observer = Client::connect(daemon.socket());
+    let mut counted = || observer.counter("urxe0", "received_bytes");
+    let mut program = Program::start(daemon.socket());
+    // For longer than it takes to write down what one that is killed has counted.
+    for _ in 0..20 {
+        program.is_written_to();
+        sleep(Duration::from_millis(50));
+    }
+    let before = counted();
+    let qpn = program.qpn;
+    end(program);
+    let mut other = Client::connect(daemon.socket());
+    eventually("it has ended", || {
+        let listed = other.resources("urxe0", ResourceKind::Qp);
+        listed.iter().all(|qp| qp.number != qpn).then_some(())
+    });
+    (before, counted())
+}
+
+#[test]
+fn counted_in_a_programs_own_slot_is_still_counted_when_it_has_ended() {
+    let (before, after) = counted_before_and_after(|program| {
+        drop(program.stdin);
+        let mut child = program.child;
+        assert!(child.wait().success());
+    });
+    assert_eq!((before, after), (20 * LEN as u64, before));
+}
+
+#[test]
+fn counted_in_a_programs_own_slot_is_still_counted_when_it_was_killed() {
+    let (before, after) = counted_before_and_after(|program| {
+        program.signal(Signal::KILL);
+        let mut child = program.child;
+        child.wait();
+    });
+    assert!(after >= LEN as u64 && after <= before, "{after} of {before} bytes");
 }
 
 #[test]

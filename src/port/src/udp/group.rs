@@ -19,6 +19,7 @@ use crate::sys::option;
 use crate::watch::Link;
 use crate::{AddressSockets, OpenError};
 use socket2::Socket;
+use std::collections::BTreeMap;
 use std::io;
 use std::mem::MaybeUninit;
 use std::net::IpAddr;
@@ -35,6 +36,10 @@ pub struct UdpGroup {
     // SLOT-052
     /// By number of the slot; none is closed as long as the group lives.
     sockets: Vec<Socket>,
+    /// What each of those that no slot has had dropped when that began.
+    unused_since: BTreeMap<usize, u64>,
+    /// What came while no slot had the socket that it was for, of those that a slot has again.
+    dropped: u64,
 }
 
 impl UdpGroup {
@@ -57,7 +62,8 @@ impl UdpGroup {
         let first = open::bind(addr, ROCE_PORT, &interface)?;
         prepare(&first, addr, &interface, options)?;
         let sockets = vec![first];
-        let mut group = UdpGroup { addr, interface, options: options.clone(), sockets };
+        let mut group = UdpGroup::of(addr, interface, options, sockets);
+        group.unused_since.insert(0, 0);
         group.grow(slots.get())?;
         Ok(group)
     }
@@ -79,9 +85,14 @@ impl UdpGroup {
             return Err(OpenError::System { addr, step, source });
         }
         let sockets = sockets.into_iter().map(Socket::from).collect();
-        let group = UdpGroup { addr, interface, options: options.clone(), sockets };
+        let group = UdpGroup::of(addr, interface, options, sockets);
         group.steer().map_err(OpenError::system(addr, step))?;
         Ok(group)
+    }
+
+    fn of(addr: IpAddr, interface: Link, options: &UdpOptions, sockets: Vec<Socket>) -> UdpGroup {
+        let (options, unused_since) = (options.clone(), BTreeMap::new());
+        UdpGroup { addr, interface, options, sockets, unused_since, dropped: 0 }
     }
 
     /// The interface that it is on.
@@ -106,6 +117,8 @@ impl UdpGroup {
         if more.is_empty() {
             return Ok(());
         }
+        let numbers = self.sockets.len()..self.sockets.len() + more.len();
+        self.unused_since.extend(numbers.map(|number| (number, 0)));
         self.sockets.append(&mut more);
         self.steer().map_err(OpenError::system(addr, "attaching the filter of its slots"))
     }
@@ -127,6 +140,9 @@ impl UdpGroup {
         let step = "giving a slot its socket";
         let given = socket.try_clone().map_err(OpenError::system(addr, step))?;
         open::receive_anything(socket).map_err(OpenError::system(addr, step))?;
+        if let Some(before) = self.unused_since.remove(&slot.index()) {
+            self.dropped += dropped_since(socket, before);
+        }
         Ok(AddressSockets { addr, fds: vec![given.into()] })
     }
 
@@ -135,20 +151,32 @@ impl UdpGroup {
     ///
     /// # Errors
     /// If the kernel refuses it, for want of memory for example.
-    pub fn take_back(&self, slot: SlotId) -> io::Result<()> {
+    pub fn take_back(&mut self, slot: SlotId) -> io::Result<()> {
         // One that was never given its socket may have none.
         let Some(socket) = self.sockets.get(slot.index()) else { return Ok(()) };
+        let before = option::receive_drops(socket.as_fd());
+        self.unused_since.entry(slot.index()).or_insert(before);
         open::receive_nothing(socket)?;
         // SLOT-053: nothing joins what has come before, so this ends.
         let mut first_byte = [MaybeUninit::uninit()];
         loop {
             match socket.recv(&mut first_byte) {
-                Ok(_) => {}
+                Ok(_) => self.dropped += 1,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(error) if os_error::is_passing(&error) => {}
                 Err(error) => return Err(error),
             }
         }
+    }
+
+    /// What came for slots that nobody runs and was dropped: datagrams, of which the kernel may
+    /// have joined some to one.
+    pub fn dropped(&self) -> u64 {
+        let unused = self.unused_since.iter().filter_map(|(&number, &before)| {
+            Some(dropped_since(self.sockets.get(number)?, before))
+        });
+        // COUNT-021
+        self.dropped + unused.sum::<u64>()
     }
 
     /// Lets the kernel send each slot what is for it, again: whoever has a socket of the group can
@@ -163,6 +191,11 @@ impl UdpGroup {
             slots => option::attach_reuseport_filter(self.sockets[0].as_fd(), &steering(slots)),
         }
     }
+}
+
+/// What a socket has dropped since it had dropped so much.
+fn dropped_since(socket: &Socket, before: u64) -> u64 {
+    option::receive_drops(socket.as_fd()).saturating_sub(before)
 }
 
 /// Makes a socket one that [`UdpSocket`](super::socket::UdpSocket) takes, with its queue closed.

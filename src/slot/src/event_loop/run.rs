@@ -91,7 +91,7 @@ pub(crate) fn run(mut slot: impl Held) -> Result<(), SlotError> {
             }
         }
         worked |= slot.turn(now)?;
-        history_file::turn(&mut slot.ctx, worked);
+        history_file::turn(&mut slot.ctx, worked || handed_off.is_some());
         match slot.tell_broker(now) {
             Err(LinkError::Closed) => return Ok(()),
             told => told.map_err(SlotError::Link)?,

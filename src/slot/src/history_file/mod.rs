@@ -1,4 +1,4 @@
-//! What happened to the QPs of a slot, in a file that outlives the slot.
+//! What happened to the QPs of a slot, and what it has counted, in a file that outlives the slot.
 //!
 //! A slot keeps the histories of its QPs for itself, and they go with it. So it also writes them
 //! into a memfd that the broker has as well, which reads it when the slot has ended, however it
@@ -11,6 +11,8 @@
 //! - Nothing is written for a packet. A tenth of a second after there was something to do, the slot
 //!   looks which of these QPs have counted anything since, and writes those at a bounded rate; what
 //!   ended or failed is written at once.
+//! - Behind these places each device has one for what the slot has counted of it, which is written
+//!   as often as is looked.
 //! - Whoever reads it trusts nothing in it ([`read`]): a place that was being written, or holds
 //!   what no slot of ours writes, is left out and counted.
 
@@ -18,7 +20,7 @@ mod reader;
 mod record;
 mod writer;
 
-pub use reader::{HistoriesRead, WrittenHistory, read};
+pub use reader::{HistoriesRead, WrittenHistory, read, read_counts};
 pub(crate) use writer::{HistoryWriter, finish, turn};
 
 use crate::pages::HISTORY_LEN;
@@ -38,17 +40,22 @@ const PLACE_LEN: usize = 16 * 1024;
 
 const _: () = assert!(HEADER_LEN + HISTORY_LEN <= PLACE_LEN);
 
-/// Makes a file in which nothing is written yet.
+/// Makes a file for a slot with so many devices, in which nothing is written yet.
 ///
 /// # Errors
 /// What the system refuses.
-pub fn create() -> io::Result<OwnedFd> {
-    create_memfd_of_fixed_size("urxe-histories", (PLACES * PLACE_LEN) as u64)
+pub fn create(devices: usize) -> io::Result<OwnedFd> {
+    create_memfd_of_fixed_size("urxe-histories", offset(counts_place(devices)))
 }
 
 /// Where a place begins in the file.
 fn offset(place: usize) -> u64 {
     (place * PLACE_LEN) as u64
+}
+
+/// The place of what is counted of a device.
+fn counts_place(device: usize) -> usize {
+    PLACES + device
 }
 
 /// The time that the slot and whoever reads its file have in common, beside ours.

@@ -1,7 +1,8 @@
 //! Reads the file when its slot has ended.
 
 use super::record::{self, NoRecord, Record};
-use super::{Clock, PLACE_LEN, PLACES, offset};
+use super::{Clock, PLACE_LEN, PLACES, counts_place, offset};
+use crate::link::Counts;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
@@ -56,4 +57,12 @@ pub fn read(file: &File, now: Instant) -> HistoriesRead {
         }
     }
     found
+}
+
+/// What a slot had counted of a device when it wrote last; `None` if it did not, or it cannot be
+/// read.
+pub fn read_counts(file: &File, device: usize) -> Option<Counts> {
+    let mut place = [0; PLACE_LEN];
+    file.read_exact_at(&mut place, offset(counts_place(device))).ok()?;
+    record::read_any(&place).ok().map(|(counts, _)| counts)
 }

@@ -1,11 +1,12 @@
-//! What a place of the file holds: when it was written, a length, a checksum, and the history as in
-//! a message.
+//! What a place of the file holds: when it was written, a length, a checksum, and the history, or
+//! the counts, as in a message.
 //!
 //! The checksum finds what was being written when the slot ended. Against bytes that are made up it
 //! is of no use, and need not be: they are checked as any that come from outside.
 
 use super::PLACE_LEN;
 use crate::pages::{HISTORY_LEN, MAX_SHOWN_NAME};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use urxe_engine::{Cause, Counter, MAX_HISTORY_ENTRIES};
@@ -36,9 +37,13 @@ pub(super) enum NoRecord {
     Damaged,
 }
 
-/// Writes a record into a buffer of the size of a place. Returns how many bytes it takes; `None` if
-/// there is no room for it.
-pub(super) fn write(record: &Record, since_boot: Duration, place: &mut [u8]) -> Option<usize> {
+/// Writes a record, or counts, into a buffer of the size of a place. Returns how many bytes it
+/// takes; `None` if there is no room for it.
+pub(super) fn write(
+    record: &impl Serialize,
+    since_boot: Duration,
+    place: &mut [u8],
+) -> Option<usize> {
     let (header, body) = place.split_at_mut_checked(HEADER_LEN)?;
     let len = encode(record, body.get_mut(..HISTORY_LEN)?).ok()?;
     let since_boot = u64::try_from(since_boot.as_nanos()).unwrap_or(u64::MAX);
@@ -59,6 +64,18 @@ pub(super) fn end(place: &[u8; PLACE_LEN]) -> usize {
 
 /// Reads what a place holds, and since when, as the kernel's monotonic clock has it.
 pub(super) fn read(place: &[u8; PLACE_LEN]) -> Result<(Record, Duration), NoRecord> {
+    let (record, since_boot): (Record, _) = read_any(place)?;
+    // HISTORY-017
+    match is_possible(&record.history) {
+        true => Ok((record, since_boot)),
+        false => Err(NoRecord::Damaged),
+    }
+}
+
+/// The same of whatever can be read, without a look at what it says.
+pub(super) fn read_any<T: DeserializeOwned>(
+    place: &[u8; PLACE_LEN],
+) -> Result<(T, Duration), NoRecord> {
     let Some((header, body)) = place.split_first_chunk::<HEADER_LEN>() else {
         return Err(NoRecord::Empty);
     };
@@ -73,12 +90,8 @@ pub(super) fn read(place: &[u8; PLACE_LEN]) -> Result<(Record, Duration), NoReco
     if crc32fast::hash(&place[4..HEADER_LEN + bytes.len()]) != sum {
         return Err(NoRecord::Damaged);
     }
-    let record: Record = decode(bytes).map_err(|_| NoRecord::Damaged)?;
-    // HISTORY-017
-    match is_possible(&record.history) {
-        true => Ok((record, Duration::from_nanos(since_boot))),
-        false => Err(NoRecord::Damaged),
-    }
+    let record = decode(bytes).map_err(|_| NoRecord::Damaged)?;
+    Ok((record, Duration::from_nanos(since_boot)))
 }
 
 /// Whether a history is one that a slot of ours writes, and can be shown to anybody.

@@ -1,10 +1,13 @@
 //! Writes the histories of a slot's QPs into its file.
 
 use super::record::{self, Record};
-use super::{Clock, PLACE_LEN, PLACES, offset};
+use super::{Clock, PLACE_LEN, PLACES, counts_place, offset};
+use crate::counters::DaemonCounters;
 use crate::device::SlotDevice;
 use crate::known_qp::KnownQp;
+use crate::questions::counts;
 use crate::session::{Program, SlotCtx};
+use serde::Serialize;
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -55,10 +58,11 @@ pub(crate) struct HistoryWriter {
     buffer: Box<[u8; PLACE_LEN]>,
 }
 
-/// Where the histories are that are written.
+/// Where the histories and the counters are that are written.
 struct Histories<'a> {
     devices: &'a [SlotDevice],
     programs: &'a BTreeMap<OwnerId, Program>,
+    counters: &'a DaemonCounters,
 }
 
 /// Does what is due of the writer of a slot, which has done something in this turn or not.
@@ -75,8 +79,8 @@ pub(crate) fn finish(ctx: &mut SlotCtx) {
 }
 
 fn split(ctx: &mut SlotCtx) -> (&mut HistoryWriter, Histories<'_>) {
-    let SlotCtx { devices, programs, history_writer, .. } = ctx;
-    (history_writer, Histories { devices, programs })
+    let SlotCtx { devices, programs, counters, history_writer, .. } = ctx;
+    (history_writer, Histories { devices, programs, counters })
 }
 
 impl HistoryWriter {
@@ -161,6 +165,7 @@ impl HistoryWriter {
             Some(at) if at <= now => {
                 self.look_at = None;
                 self.look(histories);
+                self.write_counts(now, histories);
             }
             None if worked => self.look_at = Some(now + LOOK_AFTER),
             _ => {}
@@ -178,6 +183,7 @@ impl HistoryWriter {
         while let Some(number) = self.waiting.pop_front() {
             self.write_of(now, number, histories);
         }
+        self.write_counts(now, histories);
     }
 
     /// When there is something to do although nothing happens.
@@ -213,13 +219,25 @@ impl HistoryWriter {
     }
 
     fn write(&mut self, now: Instant, number: usize, known: &KnownQp) {
-        let Some(file) = &self.file else { return };
         let (device, _) = self.places[number].qp;
         let record = Record { device, traffic: known.traffic(), history: known.shown(now) };
-        let len = record::write(&record, self.clock.since_boot(now), &mut self.buffer[..]);
+        self.write_record(now, number, &record);
+    }
+
+    /// Writes what has been counted until now.
+    fn write_counts(&mut self, now: Instant, histories: &Histories<'_>) {
+        for (device, SlotDevice { nic, .. }) in histories.devices.iter().enumerate() {
+            // COUNT-022
+            self.write_record(now, counts_place(device), &counts(nic, histories.counters));
+        }
+    }
+
+    fn write_record(&mut self, now: Instant, place: usize, record: &impl Serialize) {
+        let Some(file) = &self.file else { return };
+        let len = record::write(record, self.clock.since_boot(now), &mut self.buffer[..]);
         if let Some(bytes) = len.and_then(|len| self.buffer.get(..len)) {
             // Without memory for it, it is as if the slot had been killed before.
-            let _ = file.write_all_at(bytes, offset(number));
+            let _ = file.write_all_at(bytes, offset(place));
         }
     }
 }
@@ -241,7 +259,7 @@ mod tests {
     use super::*;
 
     fn writer() -> HistoryWriter {
-        let file = crate::history_file::create().unwrap();
+        let file = crate::history_file::create(1).unwrap();
         HistoryWriter::new(Instant::now(), Some(File::from(file)))
     }
 
@@ -267,7 +285,8 @@ mod tests {
     fn after_what_was_done_there_is_one_look_and_no_other() {
         let (mut writer, now) = (writer(), Instant::now());
         let programs = BTreeMap::new();
-        let histories = Histories { devices: &[], programs: &programs };
+        let histories =
+            Histories { devices: &[], programs: &programs, counters: &DaemonCounters::default() };
         assert_eq!(writer.deadline(), None, "there is no QP");
         writer.modified(0, Qpn::new(7));
         writer.turn(now, true, &histories);
@@ -281,7 +300,8 @@ mod tests {
     fn histories_that_change_all_the_time_are_written_at_a_bounded_pace() {
         let (mut writer, now) = (writer(), Instant::now());
         let programs = BTreeMap::new();
-        let histories = Histories { devices: &[], programs: &programs };
+        let histories =
+            Histories { devices: &[], programs: &programs, counters: &DaemonCounters::default() };
         for number in 0..PLACES as u32 {
             writer.modified(0, Qpn::new(number));
         }

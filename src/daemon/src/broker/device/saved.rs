@@ -42,8 +42,12 @@ pub(crate) struct SavedDevice {
     cm: urxe_cm::Saved,
     counters: CountersByName,
     /// Of its own data path.
-    counts: [CountersByName; 3],
+    counts: CountsByName,
+    of_ended_slots: Option<CountsByName>,
 }
+
+/// What a data path, and whoever has it, has counted.
+type CountsByName = [CountersByName; 4];
 
 /// An address that is open, for all slots.
 #[derive(Serialize, Deserialize)]
@@ -54,13 +58,32 @@ struct SavedGroup {
 }
 
 /// The names of what is counted of a data path, in the order in which that is told.
-fn names() -> [Vec<(&'static str, u64, &'static str)>; 3] {
+fn names() -> [Vec<(&'static str, u64, &'static str)>; 4] {
     let engine = Counter::ALL.iter().map(|counter| (counter.name(), 0, counter.meaning()));
     [
         engine.collect(),
         PortCounters::default().iter().collect(),
         HostCounters::default().iter().collect(),
+        DaemonCounters::default().iter().collect(),
     ]
+}
+
+fn by_name(Counts { engine, port, nic, daemon, .. }: Counts) -> CountsByName {
+    let mut values = [engine, port, nic, daemon].into_iter();
+    names().map(|names| {
+        let named = names.into_iter().zip(values.next().unwrap_or_default());
+        CountersByName::of(named.map(|((name, _, meaning), value)| (name, value, meaning)))
+    })
+}
+
+/// What was counted under these names; of what there is or was at that time, nothing.
+fn from_names(counts: CountsByName, like: &Counts) -> Counts {
+    let mut counts = counts.into_iter();
+    let [engine, port, nic, daemon] =
+        names().map(|names| counts.next().unwrap_or_default().values(names.into_iter()));
+    let zeros = |values: &[u64]| vec![0; values.len()];
+    let (objects, paths) = (zeros(&like.objects), zeros(&like.paths));
+    Counts { engine, port, nic, daemon, objects, paths }
 }
 
 impl RdmaDevice {
@@ -71,13 +94,6 @@ impl RdmaDevice {
         plan: &'a DevicePlan,
         fds: &mut Descriptors<'a>,
     ) -> SavedDevice {
-        let Counts { engine, port, nic, .. } = self.counts(&DaemonCounters::default());
-        let mut values = [engine, port, nic].into_iter();
-        let counts = names().map(|names| {
-            let values = values.next().unwrap_or_default();
-            let named = names.into_iter().zip(values);
-            CountersByName::of(named.map(|((name, _, meaning), value)| (name, value, meaning)))
-        });
         let groups = self.groups.iter().map(|(&addr, group)| {
             let (interface, held) = group.held();
             let interface = interface.clone();
@@ -97,8 +113,9 @@ impl RdmaDevice {
             port: plan.port.clone(),
             capture: plan.capture.as_ref().map(|file| fds.add(file.as_fd())),
             cm: self.cm.save(times.0),
-            counters: CountersByName::of(self.counters.iter()),
-            counts,
+            counters: CountersByName::of(self.counters().iter()),
+            counts: by_name(self.counts(&DaemonCounters::default())),
+            of_ended_slots: self.of_ended_slots.clone().map(by_name),
         }
     }
 }
@@ -155,12 +172,8 @@ impl SavedDevice {
             restored.map_err(|source| ImageError::Connections { device: self.name, source })?;
         self.counters.each(|name, value| device.counters.go_on_from(name, value));
         let none = device.counts(&DaemonCounters::default());
-        let mut counts = self.counts.into_iter();
-        let [engine, port, nic] =
-            names().map(|names| counts.next().unwrap_or_default().values(names.into_iter()));
-        let zeros = |values: Vec<u64>| vec![0; values.len()];
-        let (daemon, objects, paths) = (zeros(none.daemon), zeros(none.objects), zeros(none.paths));
-        device.before = Some(Counts { engine, port, nic, daemon, objects, paths });
+        device.before = Some(from_names(self.counts, &none));
+        device.of_ended_slots = self.of_ended_slots.map(|counts| from_names(counts, &none));
         Ok((device, plan))
     }
 }

@@ -107,7 +107,7 @@ impl EventLoop {
         self.alone_since = times.at(saved.alone_since);
         self.last_session = saved.last_session;
         self.slots.restore(times, saved.slots, fds)?;
-        self.slots.take_back_free_ones(&self.ctx.devices);
+        self.slots.take_back_free_ones(&mut self.ctx.devices);
         self.ctx.cm = saved.cm;
         self.ctx.cm.recount();
         saved.cm_counters.each(|name, value| self.ctx.cm.counters.go_on_from(name, value));

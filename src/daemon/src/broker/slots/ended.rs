@@ -12,6 +12,7 @@ use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use std::time::Instant;
+use urxe_slot::history_file::read_counts;
 
 impl Slots {
     /// Sees which workers have ended, and says how if they were not to.
@@ -71,6 +72,12 @@ impl Slots {
             let how = Arc::clone(&entry.how_ended);
             let end = EndOfSlot { slot, at: now, how, is_failure, user };
             self.kept_histories.keep(&file, devices.len(), &end);
+            // COUNT-022
+            for (number, device) in devices.iter_mut().enumerate() {
+                if let Some(counts) = read_counts(&file, number) {
+                    device.keep_counts(counts);
+                }
+            }
         }
         let entry = &mut self.entries[slot];
         (entry.sessions, entry.user) = (0, None);
@@ -81,7 +88,7 @@ impl Slots {
         for descriptor in link.into_descriptors() {
             self.close(descriptor);
         }
-        for group in devices.iter().flat_map(|device| device.groups.values()) {
+        for group in devices.iter_mut().flat_map(|device| device.groups.values_mut()) {
             if let Ok(slot) = self.plan.count.slot(slot) {
                 group.take_back(slot);
             }
@@ -97,8 +104,8 @@ impl Slots {
 
 /// A file for what happens to the QPs of a slot. Without it, that is known as long as the slot
 /// runs.
-pub(super) fn history_file(slot: usize) -> Option<File> {
-    let created = urxe_slot::history_file::create();
+pub(super) fn history_file(slot: usize, devices: usize) -> Option<File> {
+    let created = urxe_slot::history_file::create(devices);
     let said = created.inspect_err(|error| {
         tracing::warn!(
             target: SLOT,

@@ -172,8 +172,8 @@ impl Slots {
 
     /// Has nothing come for slots that do not run: those that were threads have ended without a
     /// word.
-    pub(crate) fn take_back_free_ones(&self, devices: &[RdmaDevice]) {
-        for group in devices.iter().flat_map(|device| device.groups.values()) {
+    pub(crate) fn take_back_free_ones(&self, devices: &mut [RdmaDevice]) {
+        for group in devices.iter_mut().flat_map(|device| device.groups.values_mut()) {
             let slots = self.plan.count.slots().filter(|slot| slot.id().index() > 0);
             let free = slots.filter(|slot| !self.is_running(slot.id().index()));
             free.for_each(|slot| group.take_back(slot));

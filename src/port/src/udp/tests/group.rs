@@ -220,10 +220,17 @@ fn a_slot_that_is_gone_keeps_its_place(addr: IpAddr) {
 
         ports.insert(id, port_of(&mut group, id));
         send_plainly(&from, addr, &one_each, 32);
+        assert_eq!(ports[id].counters().rx_overflow, 0, "what came before is not its own loss");
         let arrived: Vec<Vec<u32>> =
             arrivals(&mut ports, 8).iter().map(|arrived| dest_qpns(arrived)).collect();
         assert_eq!(arrived, one_each.iter().map(|qpn| vec![*qpn]).collect::<Vec<_>>());
     }
+    // What waited, and what came meanwhile.
+    assert_eq!(group.dropped(), 3 * 2);
+    group.take_back(slot(5)).unwrap();
+    send_plainly(&from, addr, &one_each, 32);
+    arrivals(&mut ports, 7);
+    assert_eq!(group.dropped(), 3 * 2 + 1);
 }
 
 #[test]
