@@ -379,10 +379,12 @@ class Run:
             urxe = by == 'urxe'
             if urxe:
                 self.why(SILENCE)
-            # A program that ran a slot took it along.
-            dropped = 'drop_ended_slot' if self.args.in_process else 'drop_unknown_qp'
+            dropped = ['drop_unknown_qp']
+            if self.args.in_process:
+                # The slot is gone with its program. Through raw, nobody sees what comes for it.
+                dropped = ['drop_ended_slot'] if self.args.backend == 'udp' else []
             return self.prove([] if urxe else ['retry_exceeded_err'],
-                              ['retries_exceeded'] if urxe else [dropped])
+                              ['retries_exceeded'] if urxe else dropped)
 
     def plug(self):
         """The machine at the other end is gone, and our daemon goes on. Its connection manager asks

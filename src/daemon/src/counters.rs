@@ -14,7 +14,7 @@ counters! {
         port_errors: "Times that the port went down, because its link did or its address was taken away.",
         addresses_refused: "Addresses of the interface that are not served: another urxed or rdma_rxe has UDP port 4791 of them, or the GID table is full.",
         broker_ports_failed: "Times that the port of QP1 failed for good: no connection can be made over this device any more, those that there are go on.",
-        drop_ended_slot: "Dropped: for a QP of a slot that has ended, of a program that ran its own (--in-process) or of a user without programs.",
+        drop_ended_slot: "Dropped: for a QP of a slot that nobody runs, because the program that ran it (--in-process) or the last program of its user has ended. Its peer has not noticed yet.",
         cm_messages_without_path: "Messages about connections that were not sent, because the address that they are from is gone.",
     }
 }

@@ -312,9 +312,9 @@ impl Rc {
     }
 
     /// Sends what is owed to the peer, then what may be sent: programs that wait for events rely on
-    /// an ACK that comes before the answer to what it acknowledges. Where it is seen to by the peer
-    /// that it does, an ACK goes last. Returns whether there is more, held up only by the batch's
-    /// room or the end of this QP's turn.
+    /// an ACK that comes before the answer to what it acknowledges. To a peer that keeps this order
+    /// itself, an ACK goes last. Returns whether there is more, held up only by the batch's room or
+    /// the end of this QP's turn.
     pub(super) fn transmit<H: Host>(
         &mut self,
         cx: &mut Cx<'_, H>,
