@@ -31,13 +31,16 @@ struct Args {
     seconds: Option<u64>,
 }
 
-/// An input that takes longer hangs: far more than one takes on a machine that is busy.
-const HANGS: Duration = Duration::from_secs(60);
+/// An input that is played at so many looks, one a second, hangs: far more than one takes on a
+/// machine that is busy. Looks are counted, and not the time, because there are none while the
+/// process is stopped.
+const HANGS: u32 = 60;
 
 /// How often it is said how far a target is.
 const PROGRESS: Duration = Duration::from_secs(10);
 
-/// What is played: the target, the number of the input or none for one of the corpus, since when.
+/// What is played: the target, the number of the input or none for one of the corpus, since when,
+/// by which it is told from the one before.
 static PLAYED: Mutex<Option<(&str, Option<u64>, Instant)>> = Mutex::new(None);
 
 /// Some thread has panicked, also where the panic was caught: as with libFuzzer, none may.
@@ -71,11 +74,14 @@ fn main() -> ExitCode {
 
 /// Ends the process when an input takes too long, and says which.
 fn end_if_one_hangs() {
+    let (mut last, mut looks) = (None, 0);
     loop {
         std::thread::sleep(Duration::from_secs(1));
         let played = *PLAYED.lock().unwrap_or_else(PoisonError::into_inner);
+        looks = if played.is_some() && played == last { looks + 1 } else { 0 };
+        last = played;
         match played {
-            Some((name, number, since)) if since.elapsed() > HANGS => {
+            Some((name, number, _)) if looks >= HANGS => {
                 let number = number.map_or("of the corpus".to_owned(), |number| number.to_string());
                 eprintln!("fuzz: {name}: input {number} hangs");
                 std::process::exit(1);

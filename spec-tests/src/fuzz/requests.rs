@@ -28,7 +28,7 @@ const REQUESTS: usize = 100;
 
 /// Requests that a program has outstanding at most. To wait for each reply takes far longer than to
 /// answer a request, and a program need not.
-const MAX_OUTSTANDING: usize = 8;
+const MAX_OUTSTANDING: usize = 32;
 
 /// The daemon of this process, and its address.
 fn daemon() -> &'static (Handle, IpAddr) {

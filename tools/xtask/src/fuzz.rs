@@ -134,6 +134,10 @@ fn seeded(options: &Options, inputs: u64) -> Result {
     if !options.short {
         command.args(["--profile", "soak"]);
     }
+    // What one input frees serves the next: to have it from the kernel anew takes `rings` as long
+    // again. glibc's own variables.
+    command
+        .envs([("MALLOC_MMAP_THRESHOLD_", "1000000000"), ("MALLOC_TRIM_THRESHOLD_", "1000000000")]);
     command.arg("--").args(&options.targets).arg(format!("--inputs={inputs}"));
     command.args([format!("--from={}", options.from), format!("--seed={}", options.seed)]);
     if options.short {
