@@ -265,3 +265,61 @@ fn paths_are_listed_with_what_is_known_of_them() {
     assert_eq!((round_trip.least, round_trip.smoothed), (30 * US, 30 * US));
     assert_eq!(path(&t).outward.in_flight, 0);
 }
+
+/// A READ of 64 packets is asked for, whose answers have PSNs from 200 on. Returns what one of them
+/// takes in flight.
+fn read_of_64(t: &mut Script) -> u64 {
+    let op = SendOp::Read { remote_addr: 0x7000, rkey: Rkey(1) };
+    t.post(1, op, &[t.sge(0, 64 * 256)]);
+    t.sent();
+    assert_eq!(path(t).inward.in_flight % 64, 0);
+    path(t).inward.in_flight / 64
+}
+
+/// The answer of this number, of 64.
+fn answer_of_64(t: &Script, number: u32) -> Pkt {
+    let ack = urxe_wire::Syndrome::ACK;
+    let packet = match number {
+        0 => pkt(Opcode::RC_READ_RESPONSE_FIRST, 200).aeth(ack, 2),
+        63 => pkt(Opcode::RC_READ_RESPONSE_LAST, 263).aeth(ack, 2),
+        _ => pkt(Opcode::RC_READ_RESPONSE_MIDDLE, 200 + number),
+    };
+    packet.payload(&[7; 256]).to(t.qpn)
+}
+
+#[test]
+fn a_path_counts_few_of_a_reads_answers_too_many_as_in_flight_and_none_when_it_has_ended() {
+    let mut t = Script::reading();
+    let each = read_of_64(&mut t);
+    let mut was_told_together = false;
+    for number in 0..64 {
+        t.receive(&[answer_of_64(&t, number)]);
+        let left = u64::from(63 - number);
+        let told = path(&t).inward.in_flight / each;
+        assert!((left..=left + left / 8).contains(&told), "{told} where {left} are");
+        was_told_together |= told > left + 4;
+    }
+    assert!(was_told_together);
+    t.expect_send(1, WcStatus::Success);
+}
+
+#[test]
+fn a_path_is_told_of_answers_before_a_mark_without_it_and_of_all_when_no_more_comes() {
+    let mut t = Script::reading();
+    let each = read_of_64(&mut t);
+    for number in 0..5 {
+        t.receive(&[answer_of_64(&t, number)]);
+    }
+    assert!(path(&t).inward.in_flight > 59 * each);
+    t.receive_along(&marked(), &answer_of_64(&t, 5));
+    t.receive(&[]);
+    assert_eq!(path(&t).inward.in_flight, 58 * each);
+    assert_eq!(path(&t).inward.last_cut, Some(CutCause::Mark));
+    for number in 6..10 {
+        t.receive(&[answer_of_64(&t, number)]);
+    }
+    assert!(path(&t).inward.in_flight > 54 * each);
+    // The rest was lost.
+    t.wait(Duration::from_secs(10));
+    assert!(path(&t).inward.in_flight <= 54 * each);
+}

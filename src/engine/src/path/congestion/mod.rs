@@ -36,6 +36,8 @@ use std::time::{Duration, Instant};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Delivered {
     pub(crate) bytes: u64,
+    /// Packets that told of it.
+    pub(crate) packets: u64,
     /// What told of it also told of congestion on the way.
     pub(crate) is_marked: bool,
     /// How long the last of them took to be answered, if that was measured.

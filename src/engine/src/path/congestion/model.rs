@@ -273,6 +273,7 @@ impl Run {
         let notifies = self.network.notifies;
         let delivered = Delivered {
             bytes: size,
+            packets: 1,
             is_marked: is_marked && !notifies,
             round_trip: (sent_at == packet.sent_at)
                 .then(|| Duration::from_nanos(self.now - packet.sent_at)),

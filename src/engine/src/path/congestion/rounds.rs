@@ -18,7 +18,7 @@ pub(super) struct Round {
     ends_at: u64,
     pub(super) delivered: u64,
     pub(super) marked: u64,
-    /// Acknowledgements that told of it.
+    /// Packets that told of it: acknowledgements, or answers.
     pub(super) deliveries: u64,
     lost: u64,
     /// The least round trip in it, in seconds.
@@ -91,7 +91,7 @@ impl Rounds {
         is_used: bool,
         least: Option<f64>,
     ) -> Option<Round> {
-        let Delivered { bytes, is_marked, round_trip } = delivered;
+        let Delivered { bytes, packets, is_marked, round_trip } = delivered;
         self.left += bytes;
         let ends_at = self.left + in_flight.saturating_sub(bytes);
         let next = Round {
@@ -109,7 +109,7 @@ impl Rounds {
             .round
             .get_or_insert(Round { least: round_trip.map(|sample| sample.as_secs_f64()), ..next });
         round.delivered += bytes;
-        round.deliveries += 1;
+        round.deliveries += packets;
         round.marked += if is_marked { bytes } else { 0 };
         round.is_used |= is_used;
         // What was forgotten meanwhile never leaves.

@@ -24,7 +24,7 @@ fn controlled() -> Congestion {
 }
 
 fn delivered(bytes: u64, round_trip: Duration) -> Delivered {
-    Delivered { bytes, is_marked: false, round_trip: Some(round_trip) }
+    Delivered { bytes, packets: 1, is_marked: false, round_trip: Some(round_trip) }
 }
 
 fn lost(bytes: u64) -> Lost {

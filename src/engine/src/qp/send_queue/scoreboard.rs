@@ -90,6 +90,16 @@ impl SendQueue {
         std::mem::take(&mut self.scoreboard.moved)
     }
 
+    /// Bytes that have arrived since [`take_moved`](Self::take_moved).
+    pub(in crate::qp) fn delivered_since_told(&self) -> u64 {
+        self.scoreboard.moved.delivered.iter().sum()
+    }
+
+    /// Bytes in flight, in both directions.
+    pub(in crate::qp) fn bytes_in_flight(&self) -> u64 {
+        self.scoreboard.in_flight.iter().sum()
+    }
+
     /// Whether packets are known to be lost that were not sent again.
     pub(in crate::qp) fn has_lost(&self) -> bool {
         !self.scoreboard.lost.is_empty()

@@ -1,21 +1,47 @@
-//! What has left the flight, told to the path.
+//! What has left the flight, told to the path: at once, but for the answers to a READ of which many
+//! more are under way. Those come one behind the other, and each tells the path little.
 
 use crate::path::{Delivered, Direction, Lost, PathId, Sample};
 use crate::qp::common::Cx;
 use crate::qp::send_queue::{Moved, SendQueue};
 
-/// Tells the path what has left the flight.
+/// So many answers are told of together at most.
+const TOLD_TOGETHER: u8 = 16;
+
+/// The part of what a QP has in flight that the path may not have been told of.
+const UNTOLD_PART: u64 = 8;
+
+/// Packets of which the path is yet to be told.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Untold(u8);
+
+impl Untold {
+    /// Another packet has come.
+    pub(super) fn add(&mut self) {
+        self.0 = self.0.saturating_add(1);
+    }
+
+    /// Whether the path can be told of them with one of those that follow: until then it counts a
+    /// small part too much as in flight, and what follows is under way, or is missed by the timers.
+    pub(super) fn can_wait(self, sq: &SendQueue) -> bool {
+        // CONG-028
+        self.0 < TOLD_TOGETHER && sq.delivered_since_told() * UNTOLD_PART <= sq.bytes_in_flight()
+    }
+}
+
+/// Tells the path what has left the flight, by these packets, and whether they told of congestion,
+/// by direction.
 pub(super) fn settle_flight<H>(
     cx: &mut Cx<'_, H>,
     sq: &mut SendQueue,
     path: PathId,
-    is_echoed: bool,
+    untold: &mut Untold,
+    is_marked: [bool; 2],
     sample: Option<Sample>,
 ) {
+    let packets = u64::from(std::mem::take(untold).0.max(1));
     let Moved { delivered, lost, unasked, forgotten } = sq.take_moved();
     let now = cx.now;
-    // CONG-022: an answer that is marked itself tells of the way that answers take.
-    let is_marked = [is_echoed, cx.is_marked];
     let mut cuts = [None; 4];
     let path_of_qp = cx.paths.get_mut(path);
     let round_trip = match sample {
@@ -38,7 +64,7 @@ pub(super) fn settle_flight<H>(
         }
         if delivered[at] > 0 {
             let is_marked = is_marked[at];
-            let delivered = Delivered { bytes: delivered[at], is_marked, round_trip };
+            let delivered = Delivered { bytes: delivered[at], packets, is_marked, round_trip };
             cuts[2 + at] = lane.on_delivered(now, delivered);
         }
     }

@@ -20,7 +20,7 @@ use crate::path::{PathId, Peer, RoundTrip, Sample};
 use crate::qp::common::{Cx, Failure};
 use crate::qp::parameters::{RequesterParameters, Route};
 use crate::qp::send_queue::{SendQueue, distance};
-use flight::settle_flight;
+use flight::{Untold, settle_flight};
 use retry::{Expired, Retry};
 use std::time::{Duration, Instant};
 use urxe_types::{Psn, RnrTimer, WcStatus};
@@ -35,11 +35,20 @@ pub(super) struct Completer {
     repairs_in_vain: u32,
     /// How long something took that the packet being handled has acknowledged.
     sample: Option<Sample>,
+    /// The packet being handled is an answer to the oldest READ, of which more is to come.
+    is_within_read: bool,
+    untold: Untold,
 }
 
 impl Completer {
     pub(super) fn new(parameters: RequesterParameters, least_margin: Duration) -> Completer {
-        Completer { retry: Retry::new(parameters, least_margin), repairs_in_vain: 0, sample: None }
+        Completer {
+            retry: Retry::new(parameters, least_margin),
+            repairs_in_vain: 0,
+            sample: None,
+            is_within_read: false,
+            untold: Untold::default(),
+        }
     }
 
     pub(super) fn update(&mut self, parameters: RequesterParameters) {
@@ -113,6 +122,15 @@ impl Completer {
             cx.count(counter, 1);
             return Ok(());
         }
+        // CONG-022: an answer that is marked itself tells of the way that answers take.
+        let marks = [becn, cx.is_marked];
+        let is_marked = marks != [false; 2];
+        if is_marked {
+            // Those before were not.
+            settle_flight(cx, sq, path, &mut self.untold, [false; 2], None);
+        }
+        self.untold.add();
+        self.is_within_read = false;
         let result = match response {
             Response::Ack(aeth) => self.on_ack(cx, sq, path, psn, aeth),
             Response::SelectiveAck { aeth } if is_ack(aeth) => {
@@ -128,7 +146,10 @@ impl Completer {
             | Response::ReadOnly(_) => self.on_read_response(cx, sq, path, route, packet),
         };
         self.retry.on_losses(|psn| sq.is_lost(psn));
-        settle_flight(cx, sq, path, becn, self.sample.take());
+        let may_wait = self.is_within_read && !is_marked && self.sample.is_none();
+        if !(may_wait && self.untold.can_wait(sq)) {
+            settle_flight(cx, sq, path, &mut self.untold, marks, self.sample.take());
+        }
         result
     }
 
@@ -169,7 +190,7 @@ impl Completer {
                 Expired::Probe => is_to_probe = true,
             }
         }
-        settle_flight(cx, sq, path, false, None);
+        settle_flight(cx, sq, path, &mut self.untold, [false; 2], None);
         result.map(|()| is_to_probe)
     }
 
@@ -451,7 +472,8 @@ impl Completer {
         path: PathId,
         psn: Psn,
     ) -> Result<(), Failure> {
-        if sq.advance_within_oldest(psn) {
+        self.is_within_read = sq.advance_within_oldest(psn);
+        if self.is_within_read {
             self.on_progress(cx, sq, path, 1);
         } else {
             if sq.on_arrived_psn(psn) {
