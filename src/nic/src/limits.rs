@@ -11,7 +11,7 @@ pub(crate) const MAX_WAITING_EVENTS: usize = 8192;
 pub(crate) const TAKES_PER_CALL: u32 = 2048;
 
 /// Batches sent by one device in one turn; then packets, doorbells and requests have theirs.
-pub(crate) const BATCHES_PER_TURN: usize = 4;
+pub(crate) const BATCHES_PER_TURN: usize = 8;
 
 /// First interval at which a QP in ERR is looked at for receives to flush. A program that knows
 /// of our ring flags rings the doorbell; the stock librxe has none for receives.

@@ -162,6 +162,11 @@ impl TxBatch {
         self.arena.len() - self.end
     }
 
+    /// Bytes of datagrams that were pushed since it was [cleared](Self::clear).
+    pub fn used(&self) -> usize {
+        self.end
+    }
+
     /// Adds a datagram: emits `headers`, lets `fill` write the payload, adds the padding (and the
     /// pad count to the BTH, whatever it says), and stamps the ICRC.
     ///

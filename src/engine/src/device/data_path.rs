@@ -3,7 +3,7 @@
 use super::{Device, Sender, management};
 use crate::counters::Counter;
 use crate::host::Host;
-use crate::limits::{IDLE_TURNS, TIMERS_PER_CALL};
+use crate::limits::{IDLE_TURNS, TIMERS_PER_CALL, TX_BYTES, TX_PACKETS};
 use crate::path::Release;
 use crate::qp::Event;
 use crate::seeded;
@@ -13,6 +13,11 @@ use urxe_wire::batch::TxBatch;
 use urxe_wire::icrc::Verdict;
 use urxe_wire::mad::CapabilityMad;
 use urxe_wire::{Bth, Outer, Packet, ParseError, ROCE_PORT};
+
+/// Whether the peer had better begin with what is in the batch while more is made.
+fn is_worth_sending(tx: &TxBatch) -> bool {
+    tx.len() >= TX_PACKETS && tx.used() >= TX_BYTES
+}
 
 impl Device {
     /// Says that the program has posted sends, or has posted anything to a QP in ERR.
@@ -211,7 +216,7 @@ impl Device {
         }
         let mut idle_turns = 0;
         while let Some(qpn) = self.schedule.next_turn() {
-            if !tx.has_room() || idle_turns == IDLE_TURNS {
+            if !tx.has_room() || is_worth_sending(tx) || idle_turns == IDLE_TURNS {
                 self.schedule.put_back_turn(qpn);
                 return true;
             }
