@@ -13,19 +13,31 @@ const UNTOLD_PART: u64 = 8;
 
 /// Packets of which the path is yet to be told.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Untold(u8);
+pub(super) struct Untold {
+    packets: u8,
+    /// The last of them was an answer to the oldest READ, of which more is to come.
+    more_to_come: bool,
+}
 
 impl Untold {
     /// Another packet has come.
     pub(super) fn add(&mut self) {
-        self.0 = self.0.saturating_add(1);
+        self.packets = self.packets.saturating_add(1);
+        self.more_to_come = false;
+    }
+
+    /// It was an answer to the oldest READ, of which more is to come.
+    pub(super) fn expect_more(&mut self) {
+        self.more_to_come = true;
     }
 
     /// Whether the path can be told of them with one of those that follow: until then it counts a
     /// small part too much as in flight, and what follows is under way, or is missed by the timers.
     pub(super) fn can_wait(self, sq: &SendQueue) -> bool {
         // CONG-028
-        self.0 < TOLD_TOGETHER && sq.delivered_since_told() * UNTOLD_PART <= sq.bytes_in_flight()
+        self.more_to_come
+            && self.packets < TOLD_TOGETHER
+            && sq.delivered_since_told() * UNTOLD_PART <= sq.bytes_in_flight()
     }
 }
 
@@ -39,7 +51,7 @@ pub(super) fn settle_flight<H>(
     is_marked: [bool; 2],
     sample: Option<Sample>,
 ) {
-    let packets = u64::from(std::mem::take(untold).0.max(1));
+    let packets = u64::from(std::mem::take(untold).packets.max(1));
     let Moved { delivered, lost, unasked, forgotten } = sq.take_moved();
     let now = cx.now;
     let mut cuts = [None; 4];

@@ -35,8 +35,6 @@ pub(super) struct Completer {
     repairs_in_vain: u32,
     /// How long something took that the packet being handled has acknowledged.
     sample: Option<Sample>,
-    /// The packet being handled is an answer to the oldest READ, of which more is to come.
-    is_within_read: bool,
     untold: Untold,
 }
 
@@ -46,7 +44,6 @@ impl Completer {
             retry: Retry::new(parameters, least_margin),
             repairs_in_vain: 0,
             sample: None,
-            is_within_read: false,
             untold: Untold::default(),
         }
     }
@@ -124,13 +121,11 @@ impl Completer {
         }
         // CONG-022: an answer that is marked itself tells of the way that answers take.
         let marks = [becn, cx.is_marked];
-        let is_marked = marks != [false; 2];
-        if is_marked {
+        if marks != [false; 2] {
             // Those before were not.
             settle_flight(cx, sq, path, &mut self.untold, [false; 2], None);
         }
         self.untold.add();
-        self.is_within_read = false;
         let result = match response {
             Response::Ack(aeth) => self.on_ack(cx, sq, path, psn, aeth),
             Response::SelectiveAck { aeth } if is_ack(aeth) => {
@@ -146,8 +141,8 @@ impl Completer {
             | Response::ReadOnly(_) => self.on_read_response(cx, sq, path, route, packet),
         };
         self.retry.on_losses(|psn| sq.is_lost(psn));
-        let may_wait = self.is_within_read && !is_marked && self.sample.is_none();
-        if !(may_wait && self.untold.can_wait(sq)) {
+        let tells_more = marks != [false; 2] || self.sample.is_some();
+        if tells_more || !self.untold.can_wait(sq) {
             settle_flight(cx, sq, path, &mut self.untold, marks, self.sample.take());
         }
         result
@@ -472,8 +467,8 @@ impl Completer {
         path: PathId,
         psn: Psn,
     ) -> Result<(), Failure> {
-        self.is_within_read = sq.advance_within_oldest(psn);
-        if self.is_within_read {
+        if sq.advance_within_oldest(psn) {
+            self.untold.expect_more();
             self.on_progress(cx, sq, path, 1);
         } else {
             if sq.on_arrived_psn(psn) {
