@@ -148,6 +148,7 @@ impl Forger {
                 echoes_marks: self.rng.percent(50),
                 answers_in_onlys: self.rng.percent(50),
                 takes_ack_first: self.rng.percent(50),
+                takes_joined: self.rng.percent(50),
             }),
         };
         // Transactions are counted from 0 or drawn.

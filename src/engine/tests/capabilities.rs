@@ -15,6 +15,7 @@ const ALL: Capabilities = Capabilities {
     echoes_marks: true,
     answers_in_onlys: true,
     takes_ack_first: true,
+    takes_joined: true,
 };
 const STRANGER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 9));
 

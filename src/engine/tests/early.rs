@@ -15,6 +15,7 @@ const BOTH: Capabilities = Capabilities {
     echoes_marks: true,
     answers_in_onlys: false,
     takes_ack_first: false,
+    takes_joined: false,
 };
 const NOTHING_KEPT: EarlyLimits = EarlyLimits { bytes_per_qp: 0, bytes_per_device: 1 << 20 };
 

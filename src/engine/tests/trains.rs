@@ -3,8 +3,9 @@
 mod script;
 
 use script::*;
+use std::time::Duration;
 use urxe_engine::Counter;
-use urxe_types::{QpState, QpType, Rkey, SendOp, WcOpcode, WcStatus};
+use urxe_types::{QpState, QpType, Qpn, Rkey, SendOp, WcOpcode, WcStatus};
 use urxe_wire::batch::{TxBatch, TxLimits};
 use urxe_wire::mad::Capabilities;
 use urxe_wire::{Body, NakCode, Opcode, Packet, Request, Syndrome};
@@ -325,6 +326,7 @@ const TAKES_ACK_FIRST: Capabilities = Capabilities {
     echoes_marks: false,
     answers_in_onlys: false,
     takes_ack_first: true,
+    takes_joined: false,
 };
 
 /// A device whose peer has said that it understands this, which owes it an ACK for PSN 100 and has
@@ -353,6 +355,44 @@ fn an_ack_ends_the_send_of_requests_to_a_peer_that_takes_it_first() {
     let (write, ack) = (Opcode::RC_WRITE_ONLY, Opcode::RC_ACK);
     let sent = batch_of(&mut t, TxLimits::segmented(64), 1 << 16);
     assert_eq!(sent, (vec![3], vec![write, write, ack]));
+}
+
+#[test]
+fn an_ack_goes_in_the_datagram_of_a_lone_short_request_to_a_peer_that_takes_it_so() {
+    let joins = Capabilities { takes_joined: true, ..TAKES_ACK_FIRST };
+    let sent = |t: Script, peer, len| {
+        let mut t = owing_an_ack(t, Some(peer), len);
+        let mut tx = TxBatch::new(TxLimits::segmented(64), 1 << 16);
+        t.device.poll_transmit(t.now, &mut t.program, &mut tx);
+        let runs: Vec<_> = tx.runs().map(|run| (run.segments, run.is_joined)).collect();
+        runs
+    };
+    let uniform = || Script::uniform(QpType::Rc);
+    assert_eq!(sent(uniform(), joins, 8), [(2, true)]);
+    assert_eq!(sent(uniform(), joins, 512), [(3, false)], "two requests");
+    let needs_no_order = Capabilities { takes_ack_first: false, ..joins };
+    assert_eq!(sent(uniform(), needs_no_order, 8), [(1, false), (1, false)]);
+    assert_eq!(sent(uniform(), TAKES_ACK_FIRST, 8), [(2, false)]);
+    assert_eq!(sent(Script::new(), joins, 8), [(1, false), (1, false)], "the strict form");
+}
+
+#[test]
+fn a_peer_that_does_not_answer_what_came_with_an_ack_is_asked_and_gets_none_so_before_it_answers() {
+    let joins = Capabilities { takes_joined: true, ..TAKES_ACK_FIRST };
+    let mut t = owing_an_ack(Script::uniform(QpType::Rc), Some(joins), 8);
+    let is_joined = |t: &mut Script| {
+        let mut tx = TxBatch::new(TxLimits::segmented(64), 1 << 16);
+        t.device.poll_transmit(t.now, &mut t.program, &mut tx);
+        tx.runs().any(|run| run.is_joined)
+    };
+    assert!(is_joined(&mut t));
+    t.wait(Duration::from_secs(10));
+    let question = t.next_sent().1;
+    assert_eq!(question.headers.bth.dest_qp, Qpn::GSI);
+    t.sent();
+    t.post(2, WRITE, &[t.sge(0, 8)]);
+    t.receive(&[peers_part(&t, 101, 0, 256).ack_req()]);
+    assert!(!is_joined(&mut t));
 }
 
 #[test]

@@ -17,6 +17,7 @@ const AGREED: Capabilities = Capabilities {
     echoes_marks: false,
     answers_in_onlys: true,
     takes_ack_first: false,
+    takes_joined: false,
 };
 
 /// A packet of a READ request that asks for answers of one size.

@@ -1,7 +1,7 @@
 //! Received datagrams, one at a time out of a few large buffers.
 
 use std::ops::Range;
-use urxe_wire::{Ident, Opcode, Outer};
+use urxe_wire::{Ident, Opcode, Outer, joined};
 
 /// Size of one receive buffer: the largest IPv6 packet (40 + 65,535 bytes) fits, with what a packet
 /// socket puts in front of it, so nothing is ever truncated.
@@ -14,9 +14,10 @@ const DATAGRAMS_PER_BUFFER: usize = 64;
 ///
 /// [`Port::recv`](crate::Port::recv) fills it, [`next_datagram`](Self::next_datagram) walks through
 /// it. A buffer in which the kernel had gathered many datagrams (GRO) comes out as the datagrams
-/// that went in; where requests were gathered and an ACK behind them, the ACK comes out first. It
-/// goes last so that it ends their segmented send, and a program that waits for events may rely on
-/// it to come before what its peer sent after it had seen what the ACK acknowledges.
+/// that went in, and a datagram of [two packets](joined) as two; where an ACK came behind requests,
+/// it comes out first. It goes last so that it ends their segmented send or their datagram, and a
+/// program that waits for events may rely on it to come before what its peer sent after it had seen
+/// what the ACK acknowledges.
 pub struct RxBatch {
     buffers: Vec<Box<[u8]>>,
     /// How many of them there may be.
@@ -43,11 +44,17 @@ struct Span {
     segment: usize,
     /// The last one comes out first.
     is_last_first: bool,
+    /// They are two packets of one datagram.
+    is_joined: bool,
     /// The outer headers of the first.
     outer: Outer,
 }
 
 impl Span {
+    fn one(buffer: usize, start: usize, len: usize, outer: Outer) -> Span {
+        Span { buffer, start, len, segment: len, is_last_first: false, is_joined: false, outer }
+    }
+
     fn datagrams(&self) -> usize {
         self.len.div_ceil(self.segment)
     }
@@ -55,14 +62,18 @@ impl Span {
     /// What one of them came with, in the order in which they come out, and where it is in the
     /// buffer. Segmentation numbers segments in order, so the identification counts up.
     fn datagram(&self, position: usize) -> (Outer, Range<usize>) {
-        let index = match (self.is_last_first, position) {
+        self.in_order(match (self.is_last_first, position) {
             (false, _) => position,
             (true, 0) => self.datagrams() - 1,
             (true, _) => position - 1,
-        };
+        })
+    }
+
+    /// The same for the order in which they lie in the buffer.
+    fn in_order(&self, index: usize) -> (Outer, Range<usize>) {
         let from = index * self.segment;
         let to = self.len.min(from + self.segment);
-        let number = index as u16;
+        let number = if self.is_joined { 0 } else { index as u16 };
         let ident = match self.outer.ident {
             Ident::Known { ident, fragment } => {
                 Ident::Known { ident: ident.wrapping_add(number), fragment }
@@ -155,8 +166,7 @@ impl RxBatch {
         self.buffers[buffer][start..start + len].copy_from_slice(datagram);
         self.tail += len;
         self.datagrams += 1;
-        let is_last_first = false;
-        self.spans.push(Span { buffer, start, len, segment: len, is_last_first, outer: *outer });
+        self.spans.push(Span::one(buffer, start, len, *outer));
         true
     }
 
@@ -198,15 +208,40 @@ impl RxBatch {
     ) -> usize {
         debug_assert!(len > 0 && start + len <= BUFFER_LEN);
         let segment = if segment == 0 { len } else { segment.min(len) };
-        // TRAIN-026
-        let is_last_first = are_requests_and_an_ack(&self.buffers[buffer][start..][..len], segment);
-        let span = Span { buffer, start, len, segment, is_last_first, outer };
-        let datagrams = span.datagrams();
-        self.datagrams += datagrams;
-        self.spans.push(span);
+        let bytes = &self.buffers[buffer][start..][..len];
+        let gathered = Span {
+            segment,
+            // TRAIN-026
+            is_last_first: are_requests_and_an_ack(bytes, segment),
+            ..Span::one(buffer, start, len, outer)
+        };
+        let are_two = |datagram: &[u8]| joined::request_len(datagram).is_some();
+        let before = self.datagrams;
+        if segment <= joined::MAX_LEN && bytes.chunks(segment).any(are_two) {
+            self.add_joined(&gathered);
+        } else {
+            self.datagrams += gathered.datagrams();
+            self.spans.push(gathered);
+        }
         self.used = self.most;
         self.tail = BUFFER_LEN;
-        datagrams
+        self.datagrams - before
+    }
+
+    /// Adds the datagrams of a buffer of which some hold two packets.
+    fn add_joined(&mut self, gathered: &Span) {
+        for index in 0..gathered.datagrams() {
+            let (outer, range) = gathered.in_order(index);
+            let request_len = joined::request_len(&self.buffers[gathered.buffer][range.clone()]);
+            let alone = Span::one(gathered.buffer, range.start, range.len(), outer);
+            let span = match request_len {
+                // TRAIN-027
+                Some(segment) => Span { segment, is_last_first: true, is_joined: true, ..alone },
+                None => alone,
+            };
+            self.datagrams += span.datagrams();
+            self.spans.push(span);
+        }
     }
 }
 
@@ -232,8 +267,11 @@ impl Default for RxBatch {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use std::convert::Infallible;
     use std::net::Ipv4Addr;
-    use urxe_wire::Flow;
+    use urxe_types::{Psn, Qpn};
+    use urxe_wire::batch::{TxBatch, TxLimits};
+    use urxe_wire::{Body, Bth, Flow, Headers};
 
     fn outer(guess: u16) -> Outer {
         let addr = Ipv4Addr::LOCALHOST.into();
@@ -300,6 +338,51 @@ mod tests {
             assert_eq!(order(&[write, answer, ack]), [0, 1, 2]);
         }
         assert_eq!(order(&[ack, write]), [0, 1]);
+    }
+
+    /// A request of 8 bytes and an ACK behind it, in one datagram.
+    fn two_in_one() -> Vec<u8> {
+        let mut batch = TxBatch::new(TxLimits::segmented(64), 1 << 14);
+        for (opcode, len) in [(Opcode::RC_SEND_ONLY, 8), (Opcode::RC_ACK, 0)] {
+            let headers = Headers::new(Bth::new(Qpn::new(1), Psn::new(0)), Body::zeroed(opcode));
+            let fill = |_: &mut [u8]| -> Result<(), Infallible> { Ok(()) };
+            batch.push(&outer(0).flow, &headers, len, fill).unwrap();
+        }
+        batch.join_ack();
+        batch.runs().next().unwrap().bytes.to_vec()
+    }
+
+    #[test]
+    fn a_datagram_of_a_request_and_an_ack_comes_out_as_two_and_the_ack_first() {
+        let two = two_in_one();
+        let mut alone = two.clone();
+        // What follows is no ACK.
+        alone[two.len() - 20] = Opcode::RC_SEND_ONLY.byte();
+        let (ack, request) = (Opcode::RC_ACK.byte(), Opcode::RC_SEND_ONLY.byte());
+        for (gathered, expected) in [
+            (vec![&two], vec![(0, ack, 20), (0, request, 24)]),
+            (vec![&alone], vec![(0, request, 44)]),
+            (
+                vec![&two, &alone, &two],
+                vec![
+                    (0, ack, 20),
+                    (0, request, 24),
+                    (1, request, 44),
+                    (2, ack, 20),
+                    (2, request, 24),
+                ],
+            ),
+        ] {
+            let mut rx = RxBatch::new(1);
+            let (bytes, each) = (gathered.into_iter().flatten().copied().collect::<Vec<_>>(), 44);
+            rx.buffers()[0][..bytes.len()].copy_from_slice(&bytes);
+            assert_eq!(rx.add(0, 0, bytes.len(), each, outer(0)), expected.len());
+            let mut taken = Vec::new();
+            while let Some((outer, bytes)) = rx.next_datagram() {
+                taken.push((guess(outer), bytes[0], bytes.len()));
+            }
+            assert_eq!(taken, expected);
+        }
     }
 
     #[test]

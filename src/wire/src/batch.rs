@@ -9,7 +9,7 @@
 //! The ICRC is stamped while the bytes are in the cache, when a datagram is pushed. It covers the
 //! IPv4 identification, so [`IdentPolicy`] says what that will be.
 
-use crate::{Bth, Flow, Headers, MAX_UDP_PAYLOAD, icrc};
+use crate::{Bth, Flow, Headers, MAX_UDP_PAYLOAD, icrc, joined};
 use std::net::IpAddr;
 use urxe_types::{PathMtu, Qpn, SlotId};
 
@@ -78,6 +78,8 @@ struct Span {
     segment_len: usize,
     segments: usize,
     first_ident: u16,
+    /// Its two packets are one datagram.
+    is_joined: bool,
     /// The slot of the peer that all of them are for.
     slot: SlotId,
 }
@@ -95,6 +97,8 @@ pub struct Run<'a> {
     pub segments: usize,
     /// The IPv4 identification of the first; each next has one more.
     pub first_ident: u16,
+    /// They are two, and go [in one datagram](joined): one send without segmentation.
+    pub is_joined: bool,
 }
 
 /// One finished datagram.
@@ -109,13 +113,18 @@ pub struct Datagram<'a> {
 }
 
 impl<'a> Run<'a> {
-    /// The datagrams of the run, in order.
+    /// The datagrams of the run, in order; each packet for itself where two are in one.
     pub fn datagrams(self) -> impl Iterator<Item = Datagram<'a>> {
         (0u16..).zip(self.bytes.chunks(self.segment_len)).map(move |(i, bytes)| Datagram {
             flow: self.flow,
-            ident: self.first_ident.wrapping_add(i),
+            ident: self.first_ident.wrapping_add(if self.is_joined { 0 } else { i }),
             bytes,
         })
+    }
+
+    /// Whether the port cuts it into datagrams.
+    pub fn is_segmented(&self) -> bool {
+        self.segments > 1 && !self.is_joined
     }
 }
 
@@ -216,6 +225,23 @@ impl TxBatch {
         &mut self.arena[self.end - len..self.end]
     }
 
+    /// Puts the last two packets into one datagram, if they are a run of their own and a short
+    /// request and an ACK behind it; returns whether they are. The peer is known to take them so.
+    pub fn join_ack(&mut self) -> bool {
+        let Some(run) = self.spans[self.sent..].last_mut() else { return false };
+        if run.segments != 2 || self.limits.ident != IdentPolicy::IndexInRun {
+            return false;
+        }
+        let (request, ack) = self.arena[run.start..run.end].split_at_mut(run.segment_len);
+        run.is_joined = joined::can_join(request, ack);
+        if run.is_joined {
+            Bth::emit_resv7(request, Bth::ACK_BEHIND);
+            icrc::stamp(&run.flow, run.first_ident, request);
+            icrc::renumber(&run.flow, run.first_ident.wrapping_add(1), run.first_ident, ack);
+        }
+        run.is_joined
+    }
+
     /// The runs still to be sent, in order.
     pub fn runs(&self) -> impl Iterator<Item = Run<'_>> {
         self.unsent().iter().map(|span| Run {
@@ -224,6 +250,7 @@ impl TxBatch {
             segment_len: span.segment_len,
             segments: span.segments,
             first_ident: span.first_ident,
+            is_joined: span.is_joined,
         })
     }
 
@@ -255,6 +282,10 @@ impl TxBatch {
         self.limits.max_segments = 1;
         let whole: Vec<Span> = self.spans.drain(self.sent..).collect();
         for run in whole {
+            if run.is_joined {
+                self.spans.push(run);
+                continue;
+            }
             for (i, start) in (0u16..).zip((run.start..run.end).step_by(run.segment_len)) {
                 let end = run.end.min(start + run.segment_len);
                 let ident = run.first_ident.wrapping_add(i);
@@ -286,7 +317,8 @@ impl TxBatch {
             let flow = Flow { src_port: to, ..run.flow };
             let datagrams = self.arena[run.start..run.end].chunks_mut(run.segment_len);
             for (i, datagram) in (0u16..).zip(datagrams) {
-                icrc::reroute(&run.flow, &flow, run.first_ident.wrapping_add(i), datagram);
+                let ident = run.first_ident.wrapping_add(if run.is_joined { 0 } else { i });
+                icrc::reroute(&run.flow, &flow, ident, datagram);
             }
             run.flow = flow;
         }
@@ -313,6 +345,7 @@ impl TxBatch {
                 && run_len == run.segments * run.segment_len
                 && run.segments < self.limits.max_segments
                 && run_len + len <= self.limits.max_run_bytes
+                && !run.is_joined
                 // WIRE-200: what arrives together is given to one slot together.
                 && run.slot == slot
                 && run.flow == *flow
@@ -345,6 +378,7 @@ impl TxBatch {
                 segment_len: len,
                 segments: 1,
                 first_ident: placement.ident,
+                is_joined: false,
                 slot: placement.slot,
             }),
         }

@@ -59,6 +59,8 @@ const BECN: u8 = 0x40;
 const RESV6A_MASK: u8 = 0x3f;
 const ACK_REQ: u8 = 0x80;
 const RESV7_MASK: u8 = 0x7f;
+/// Offset of the byte that holds `resv7`.
+const RESV7_AT: usize = 8;
 
 impl Bth {
     /// Bytes on the wire.
@@ -68,6 +70,10 @@ impl Bth {
     /// it: each packet of the answer may be a READ RESPONSE ONLY, so that all are of one size. Any
     /// other responder ignores it.
     pub const ANSWER_IN_ONLYS: u8 = 0x75;
+
+    /// What [`resv7`](Bth::resv7) of a request says to a receiver that is known to understand it:
+    /// an ACK [follows in the same datagram](crate::joined).
+    pub const ACK_BEHIND: u8 = 0x4a;
 
     /// Offset of the byte that may change on the way, which the ICRC takes as all ones.
     pub(crate) const MUTABLE_BYTE: usize = 4;
@@ -163,6 +169,16 @@ impl Bth {
             n1,
             n2,
         ]
+    }
+
+    /// [`resv7`](Bth::resv7) of a packet, if it is long enough.
+    pub(crate) fn resv7_in(packet: &[u8]) -> Option<u8> {
+        packet.get(RESV7_AT).map(|byte| byte & RESV7_MASK)
+    }
+
+    /// Overwrites [`resv7`](Bth::resv7) in a packet whose BTH has been written.
+    pub(crate) fn emit_resv7(packet: &mut [u8], resv7: u8) {
+        packet[RESV7_AT] = packet[RESV7_AT] & !RESV7_MASK | resv7 & RESV7_MASK;
     }
 
     /// Overwrites the pad count, 0 to 3, in a packet whose BTH has been written.

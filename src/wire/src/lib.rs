@@ -73,6 +73,7 @@ mod grh;
 pub mod icrc;
 mod ieth;
 mod immdt;
+pub mod joined;
 mod link_mtu;
 pub mod mad;
 mod opcode;

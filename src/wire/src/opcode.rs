@@ -197,6 +197,11 @@ impl Opcode {
         matches!(Body::zeroed(self), Body::RcResponse(_))
     }
 
+    /// Whether a requester of a reliable connection sends it.
+    pub fn is_rc_request(self) -> bool {
+        matches!(Body::zeroed(self), Body::RcRequest(_))
+    }
+
     /// The transport service that it belongs to.
     pub const fn transport(self) -> Transport {
         match self.byte() >> 5 {

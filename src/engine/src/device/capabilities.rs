@@ -29,6 +29,7 @@ fn ours(form: WireForm) -> Capabilities {
         // TRAIN-023
         answers_in_onlys: form == WireForm::Uniform,
         takes_ack_first: true,
+        takes_joined: form == WireForm::Uniform,
     }
 }
 
@@ -117,6 +118,17 @@ impl Peers {
         }
         let question = CapabilityMad { tid, message: CapabilityMessage::Get };
         self.questions.push((*flow, question.bytes()));
+    }
+
+    /// What went to the peer at the end of this flow in one datagram with something else is not
+    /// answered: it may be another one by now, which drops that. It is asked again, and gets no
+    /// more of it before it answers.
+    pub(crate) fn doubt_joined(&mut self, now: Instant, flow: &Flow) {
+        if let Some(peer) = self.by_addr.get_mut(&flow.dst) {
+            peer.capabilities.iter_mut().for_each(|said| said.takes_joined = false);
+            peer.answered_at = None;
+        }
+        self.ask(now, flow);
     }
 
     /// Forgets the peer that was not asked for longest, if there are too many.

@@ -231,7 +231,7 @@ impl UdpPort {
     ) -> io::Result<SendOutcome> {
         let segments = segments_of_first(batch);
         if let Some(errno @ (libc::EIO | libc::EINVAL)) = error.raw_os_error()
-            && segments > 1
+            && batch.runs().next().is_some_and(|run| run.is_segmented())
         {
             match self.send_first_alone((index, src_port), batch) {
                 Ok(()) => {

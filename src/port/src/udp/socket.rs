@@ -165,7 +165,7 @@ pub(super) fn message<'a>(
             }
             to => to,
         },
-        segment: (run.segments > 1).then_some(run.segment_len as u16),
+        segment: run.is_segmented().then_some(run.segment_len as u16),
         traffic_class: (flow.traffic_class != 0).then_some(flow.traffic_class),
         // A hop limit of 0 would not leave the machine; the kernel refuses it.
         hop_limit: (flow.hop_limit != HOP_LIMIT && flow.hop_limit != 0).then_some(flow.hop_limit),

@@ -1,6 +1,7 @@
 mod ecn;
 mod group;
 mod icmp;
+mod messages;
 mod pollers;
 mod source_ports;
 
@@ -88,32 +89,6 @@ fn a_run_goes_out_in_one_call_and_comes_in_as_one_message() {
     carry(&mut a, &mut batch, &mut b, 40);
     assert_eq!(a.counters().tx_calls, 1);
     assert_eq!(b.counters().rx_calls, 2, "one for both messages, one to see that it was all");
-}
-
-#[test]
-fn a_port_that_was_polled_in_vain_takes_one_message_first_and_then_all_others_in_order() {
-    let (mut a, mut b) = pair();
-    let (now, mut rx) = (Instant::now(), RxBatch::new(16));
-    for _ in 0..POLLING {
-        assert_eq!(b.recv(now, &mut rx).unwrap(), 0);
-    }
-    let mut batch = batch(&a.caps());
-    let flow = flow(&a.caps(), b.caps().addrs[0]);
-    for (number, len) in [64, 32, 96, 4, 8].into_iter().enumerate() {
-        push(&mut batch, &flow, Opcode::RC_SEND_ONLY, number as u32, len);
-    }
-    let runs = batch.runs().count();
-    assert!(runs > 2, "each is a message");
-    assert_eq!(a.send(now, &mut batch).unwrap(), SendOutcome::Done);
-    wait_readable(&b);
-    let (mut psns, mut calls) = (Vec::new(), 0);
-    while b.recv(now, &mut rx).unwrap() > 0 {
-        calls += 1;
-        while let Some((_, bytes)) = rx.next_datagram() {
-            psns.push(urxe_wire::Packet::parse(bytes).unwrap().headers.bth.psn.get());
-        }
-    }
-    assert_eq!((psns, calls), (vec![0, 1, 2, 3, 4], 2));
 }
 
 #[test]

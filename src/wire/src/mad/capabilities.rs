@@ -35,6 +35,8 @@ fields! {
         answers_in_onlys: bool = bits(3, 5..6),
         /// As a requester, it takes in an ACK that ends a segmented send of requests before them.
         takes_ack_first: bool = bits(3, 4..5),
+        /// It takes a request and an ACK that come [in one datagram](crate::joined), the ACK first.
+        takes_joined: bool = bits(3, 3..4),
     }
 }
 
@@ -131,6 +133,7 @@ mod tests {
         echoes_marks: true,
         answers_in_onlys: true,
         takes_ack_first: true,
+        takes_joined: true,
     };
 
     #[test]
@@ -143,10 +146,10 @@ mod tests {
         bytes[17] = 0x10;
         bytes[37..40].copy_from_slice(&[0x02, 0x75, 0x72]);
         bytes[41] = 1;
-        bytes[47] = 0b1111;
+        bytes[47] = 0b1_1111;
         assert_eq!(answer.bytes(), bytes);
         assert_eq!(CapabilityMad::parse(&bytes), Some(answer));
-        bytes[47] = 0b1111_0001;
+        bytes[47] = 0b1110_0001;
         let first = Capabilities { selective_ack: true, ..Capabilities::default() };
         let read = CapabilityMad::parse(&bytes).map(|mad| mad.message);
         assert_eq!(read, Some(CapabilityMessage::GetResp(first)), "unknown bits mean nothing");
@@ -175,9 +178,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn messages_survive(tid: u64, which in 0..4u8, [a, b, c, d] in any::<[bool; 4]>()) {
+        fn messages_survive(tid: u64, which in 0..4u8, [a, b, c, d, e] in any::<[bool; 5]>()) {
             let (selective_ack, echoes_marks) = (a, b);
-            let (answers_in_onlys, takes_ack_first) = (c, d);
+            let (answers_in_onlys, takes_ack_first, takes_joined) = (c, d, e);
             let message = match which {
                 0 => CapabilityMessage::Get,
                 1 => CapabilityMessage::Refused,
@@ -186,6 +189,7 @@ mod tests {
                     echoes_marks,
                     answers_in_onlys,
                     takes_ack_first,
+                    takes_joined,
                 }),
             };
             let mad = CapabilityMad { tid, message };

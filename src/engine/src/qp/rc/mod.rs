@@ -38,6 +38,8 @@ pub(super) struct Rc {
     sender: Option<Sender>,
     /// Turns in which an ACK went with requests to a peer of which nothing is known.
     acks_with_requests: u8,
+    /// ACKs went in the datagrams of requests, and nothing was late since.
+    has_joined: bool,
 }
 
 /// What sends and what ends work requests.
@@ -63,7 +65,7 @@ impl Rc {
         };
         let route = Route { wire, ..route };
         let responder = Responder::new(responder, rq_psn);
-        Rc { route, path, responder, sender: None, acks_with_requests: 0 }
+        Rc { route, path, responder, sender: None, acks_with_requests: 0, has_joined: false }
     }
 
     /// The QP ends, or begins anew.
@@ -305,6 +307,11 @@ impl Rc {
         sq: &mut SendQueue,
     ) -> Result<(), Failure> {
         let Some(Sender { requester, completer }) = &mut self.sender else { return Ok(()) };
+        let is_late = completer.deadline().is_some_and(|at| at <= cx.now);
+        if is_late && std::mem::take(&mut self.has_joined) {
+            // TRAIN-028
+            cx.peers.doubt_joined(cx.now, &self.route.flow);
+        }
         if completer.handle_timers(cx, sq, self.path)? {
             requester.probe_next();
         }
@@ -323,13 +330,20 @@ impl Rc {
         budget: &mut u32,
     ) -> Result<bool, Failure> {
         let route = self.route_now(cx);
-        if self.puts_ack_last(cx, sq, tx, *budget) {
+        let ack_place = self.ack_place(cx, sq, tx, *budget);
+        if ack_place != AckPlace::First {
+            let before = tx.len();
             // TRAIN-009: whatever is sent, there is room for the ACK.
             let mut for_requests = (*budget - 1).min(tx.room_in_datagrams() as u32 - 1);
             *budget -= for_requests;
             let requests = self.transmit_requests(cx, sq, tx, &route, &mut for_requests);
             *budget += for_requests;
-            return Ok(self.transmit_replies(cx, tx, &route, budget) | requests?);
+            let more = self.transmit_replies(cx, tx, &route, budget);
+            // TRAIN-027
+            if ack_place == AckPlace::InTheDatagram && tx.len() == before + 2 {
+                self.has_joined |= tx.join_ack();
+            }
+            return Ok(more | requests?);
         }
         if self.transmit_replies(cx, tx, &route, budget) {
             return Ok(true);
@@ -337,16 +351,16 @@ impl Rc {
         self.transmit_requests(cx, sq, tx, &route, budget)
     }
 
-    /// Whether an ACK is all that is owed to the peer, and goes behind the requests of this turn:
-    /// it is shorter than they are, so that it ends their segmented send, and would be one by
-    /// itself before them.
-    fn puts_ack_last<H>(
+    /// Where the ACK goes that is owed to the peer. Behind the requests of this turn if it is all
+    /// that is owed: it is shorter than they are, so that it ends their segmented send, and would
+    /// be one by itself before them.
+    fn ack_place<H>(
         &mut self,
         cx: &mut Cx<'_, H>,
         sq: &SendQueue,
         tx: &TxBatch,
         budget: u32,
-    ) -> bool {
+    ) -> AckPlace {
         let may_go_together = self.route.wire == WireForm::Uniform
             && tx.limits().max_segments > 1
             && budget > 1
@@ -354,18 +368,20 @@ impl Rc {
             && self.responder.owes_only_an_ack()
             && self.may_send(sq);
         if !may_go_together {
-            return false;
+            return AckPlace::First;
         }
         match cx.peers.capabilities(self.route.flow.dst) {
             // TRAIN-008
-            Some(peer) => peer.takes_ack_first,
+            Some(peer) if peer.takes_ack_first && peer.takes_joined => AckPlace::InTheDatagram,
+            Some(peer) if peer.takes_ack_first => AckPlace::Last,
+            Some(_) => AckPlace::First,
             None => {
                 self.acks_with_requests = self.acks_with_requests.saturating_add(1);
                 // TRAIN-025
                 if self.acks_with_requests >= ACKS_BEFORE_QUESTION {
                     cx.peers.ask(cx.now, &self.route.flow);
                 }
-                false
+                AckPlace::First
             }
         }
     }
@@ -420,6 +436,17 @@ impl Rc {
         requester.end_turn(cx, path);
         result
     }
+}
+
+/// Where an ACK stands among the requests of a turn.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum AckPlace {
+    /// Before them.
+    First,
+    /// Behind them, as the end of their segmented send.
+    Last,
+    /// Behind them, and of a lone short request in its datagram.
+    InTheDatagram,
 }
 
 /// Asks the peer what it understands beside the standard, if need be. Only where something was lost
