@@ -6,7 +6,7 @@ use crate::qp::common::Cx;
 use crate::qp::send_queue::{Moved, SendQueue};
 
 /// So many answers are told of together at most.
-const TOLD_TOGETHER: u8 = 16;
+const TOLD_TOGETHER: u8 = 8;
 
 /// The part of what a QP has in flight that the path may not have been told of.
 const UNTOLD_PART: u64 = 8;
