@@ -4,7 +4,7 @@
 use rustix::process::{Gid, Uid, geteuid};
 use rustix::thread::{set_thread_gid, set_thread_uid};
 use std::fs::Permissions;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr};
 use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -117,7 +117,16 @@ pub(crate) struct Running(Child);
 
 impl Running {
     pub(crate) fn start(command: &mut Command) -> Running {
-        Running(command.spawn().unwrap())
+        loop {
+            match command.spawn() {
+                // Another test forks while this one has written the program: its child has that
+                // file open until it is another program.
+                Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => {
+                    std::thread::yield_now();
+                }
+                child => return Running(child.unwrap()),
+            }
+        }
     }
 
     /// Waits until it has ended.
