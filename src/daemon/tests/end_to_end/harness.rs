@@ -117,16 +117,12 @@ pub(crate) struct Running(Child);
 
 impl Running {
     pub(crate) fn start(command: &mut Command) -> Running {
-        loop {
-            match command.spawn() {
-                // Another test forks while this one has written the program: its child has that
-                // file open until it is another program.
-                Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => {
-                    std::thread::yield_now();
-                }
-                child => return Running(child.unwrap()),
-            }
-        }
+        Running(eventually("the program can be started", || match command.spawn() {
+            // Another test forks while this one has written the program: its child has that file
+            // open until it is another program.
+            Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => None,
+            child => Some(child.unwrap()),
+        }))
     }
 
     /// Waits until it has ended.
