@@ -209,19 +209,16 @@ impl RxBatch {
         debug_assert!(len > 0 && start + len <= BUFFER_LEN);
         let segment = if segment == 0 { len } else { segment.min(len) };
         let bytes = &self.buffers[buffer][start..][..len];
-        let gathered = Span {
-            segment,
-            // TRAIN-026
-            is_last_first: are_requests_and_an_ack(bytes, segment),
-            ..Span::one(buffer, start, len, outer)
-        };
+        let gathered = Span { segment, ..Span::one(buffer, start, len, outer) };
         let are_two = |datagram: &[u8]| joined::request_len(datagram).is_some();
         let before = self.datagrams;
         if segment <= joined::MAX_LEN && bytes.chunks(segment).any(are_two) {
             self.add_joined(&gathered);
         } else {
+            // TRAIN-026
+            let is_last_first = are_requests_and_an_ack(bytes, segment);
             self.datagrams += gathered.datagrams();
-            self.spans.push(gathered);
+            self.spans.push(Span { is_last_first, ..gathered });
         }
         self.used = self.most;
         self.tail = BUFFER_LEN;
@@ -266,12 +263,11 @@ impl Default for RxBatch {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::push;
     use proptest::prelude::*;
-    use std::convert::Infallible;
     use std::net::Ipv4Addr;
-    use urxe_types::{Psn, Qpn};
+    use urxe_wire::Flow;
     use urxe_wire::batch::{TxBatch, TxLimits};
-    use urxe_wire::{Body, Bth, Flow, Headers};
 
     fn outer(guess: u16) -> Outer {
         let addr = Ipv4Addr::LOCALHOST.into();
@@ -343,12 +339,9 @@ mod tests {
     /// A request of 8 bytes and an ACK behind it, in one datagram.
     fn two_in_one() -> Vec<u8> {
         let mut batch = TxBatch::new(TxLimits::segmented(64), 1 << 14);
-        for (opcode, len) in [(Opcode::RC_SEND_ONLY, 8), (Opcode::RC_ACK, 0)] {
-            let headers = Headers::new(Bth::new(Qpn::new(1), Psn::new(0)), Body::zeroed(opcode));
-            let fill = |_: &mut [u8]| -> Result<(), Infallible> { Ok(()) };
-            batch.push(&outer(0).flow, &headers, len, fill).unwrap();
-        }
-        batch.join_ack();
+        push(&mut batch, &outer(0).flow, Opcode::RC_SEND_ONLY, 0, 8);
+        push(&mut batch, &outer(0).flow, Opcode::RC_ACK, 0, 0);
+        assert!(batch.join_ack());
         batch.runs().next().unwrap().bytes.to_vec()
     }
 

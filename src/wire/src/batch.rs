@@ -67,6 +67,8 @@ pub struct TxBatch {
     spans: Vec<Span>,
     /// How many of the spans were sent.
     sent: usize,
+    /// How many datagrams the others have.
+    unsent_datagrams: usize,
 }
 
 /// Where a run lies.
@@ -112,12 +114,17 @@ pub struct Datagram<'a> {
     pub bytes: &'a [u8],
 }
 
+/// The IPv4 identification of a packet of a run, by its place there: two in one datagram have one.
+fn ident_in_run(first_ident: u16, is_joined: bool, place: u16) -> u16 {
+    if is_joined { first_ident } else { first_ident.wrapping_add(place) }
+}
+
 impl<'a> Run<'a> {
     /// The datagrams of the run, in order; each packet for itself where two are in one.
     pub fn datagrams(self) -> impl Iterator<Item = Datagram<'a>> {
         (0u16..).zip(self.bytes.chunks(self.segment_len)).map(move |(i, bytes)| Datagram {
             flow: self.flow,
-            ident: self.first_ident.wrapping_add(if self.is_joined { 0 } else { i }),
+            ident: ident_in_run(self.first_ident, self.is_joined, i),
             bytes,
         })
     }
@@ -138,6 +145,7 @@ impl TxBatch {
             end: 0,
             spans: Vec::new(),
             sent: 0,
+            unsent_datagrams: 0,
         }
     }
 
@@ -153,7 +161,7 @@ impl TxBatch {
 
     /// How many datagrams are still to be sent.
     pub fn len(&self) -> usize {
-        self.unsent().iter().map(|span| span.segments).sum()
+        self.unsent_datagrams
     }
 
     /// Whether there is room for one more datagram, of whatever length RoCEv2 allows.
@@ -262,7 +270,10 @@ impl TxBatch {
     /// Says that the first `runs` runs are done with, sent or given up. When none is left the
     /// batch is as new.
     pub fn advance(&mut self, runs: usize) {
-        self.sent = (self.sent + runs).min(self.spans.len());
+        let from = self.sent;
+        self.sent = (from + runs).min(self.spans.len());
+        let done: usize = self.spans[from..self.sent].iter().map(|span| span.segments).sum();
+        self.unsent_datagrams -= done;
         if self.is_empty() {
             self.clear();
         }
@@ -272,6 +283,7 @@ impl TxBatch {
     pub fn clear(&mut self) {
         self.spans.clear();
         self.sent = 0;
+        self.unsent_datagrams = 0;
         self.end = 0;
     }
 
@@ -317,7 +329,7 @@ impl TxBatch {
             let flow = Flow { src_port: to, ..run.flow };
             let datagrams = self.arena[run.start..run.end].chunks_mut(run.segment_len);
             for (i, datagram) in (0u16..).zip(datagrams) {
-                let ident = run.first_ident.wrapping_add(if run.is_joined { 0 } else { i });
+                let ident = ident_in_run(run.first_ident, run.is_joined, i);
                 icrc::reroute(&run.flow, &flow, ident, datagram);
             }
             run.flow = flow;
@@ -363,6 +375,7 @@ impl TxBatch {
     fn append(&mut self, flow: &Flow, len: usize, placement: Placement) {
         let start = self.end;
         self.end += len;
+        self.unsent_datagrams += 1;
         if let IdentPolicy::Counting { next } = &mut self.limits.ident {
             *next = next.wrapping_add(1);
         }

@@ -1,7 +1,7 @@
 //! Two packets in one datagram: a short request, and behind it the ACK that its sender owes.
 //!
 //! Where each message is answered by the next, each datagram is one that the other side waits for,
-//! and a segmented send of two takes the kernel half as long again as one. Between two that have
+//! and a segmented send of two takes the kernel longer than one. Between two that have
 //! agreed ([`Capabilities`](crate::mad::Capabilities)) both packets go in one: each is whole, with
 //! headers and an ICRC as if it were sent alone, and `resv7` of the request says that an ACK
 //! follows. Whoever receives it cuts it in two, and hands out the ACK first.
@@ -43,8 +43,8 @@ fn is_request(packet: &[u8]) -> bool {
     opcode.is_some_and(|opcode| opcode.is_rc_request())
 }
 
-/// Whether these bytes are an ACK to all appearance: what a program sends could stand there, if the
-/// ACK was lost and the request was not.
+/// Whether these bytes are an ACK to all appearance: what a program sends could stand there, where
+/// a port has sent the two packets apart after all.
 fn is_ack(packet: &[u8]) -> bool {
     let bth = packet.first_chunk().and_then(|bytes| Bth::parse(bytes).ok());
     packet.len() == ACK_LEN
