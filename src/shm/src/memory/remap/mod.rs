@@ -210,11 +210,15 @@ fn system<E: Into<io::Error>>(step: &'static str) -> impl FnOnce(E) -> NotRemapp
 /// until the daemon has let go of the memfd.
 #[derive(Debug)]
 pub struct Shared {
-    remapped: Arc<Remapped>,
+    remapped: ManuallyDrop<Arc<Remapped>>,
     offset: u64,
 }
 
 impl Shared {
+    fn new(remapped: Arc<Remapped>, offset: u64) -> Shared {
+        Shared { remapped: ManuallyDrop::new(remapped), offset }
+    }
+
     /// The memfd, for [`Backing::Shared`]. It cannot shrink.
     pub fn memfd(&self) -> BorrowedFd<'_> {
         self.remapped.memfd.as_fd()
@@ -223,6 +227,17 @@ impl Shared {
     /// Where the range begins in it.
     pub fn offset(&self) -> u64 {
         self.offset
+    }
+}
+
+impl Drop for Shared {
+    /// Waits until nobody forks: the one that does ends the inheritance of what it found shared,
+    /// which must still be so. A child that knows of no fork (a bare `clone`) has nothing to give
+    /// back, and may find the lock taken for ever.
+    fn drop(&mut self) {
+        let _state = self.remapped.process.is_this().then(Locked::state);
+        // SAFETY: this is the end; nobody uses it afterwards.
+        unsafe { ManuallyDrop::drop(&mut self.remapped) };
     }
 }
 
@@ -321,7 +336,7 @@ pub fn share(addr: u64, len: u64, longest: u64) -> Result<Shared, NotRemapped> {
         let mut ranges = remapped.iter().filter_map(Weak::upgrade);
         let found = ranges.find(|range| range.inode == area.inode && range.has_its_memfd());
         let remapped = found.ok_or(NotRemapped::OtherMemory(addr))?;
-        return Ok(Shared { remapped, offset: area.offset + (addr - area.range.start) });
+        return Ok(Shared::new(remapped, area.offset + (addr - area.range.start)));
     }
     if let Some(other) = areas.iter().find(|area| !area.is_private_memory) {
         return Err(NotRemapped::OtherMemory(other.range.start.max(addr)));
@@ -344,7 +359,7 @@ pub fn share(addr: u64, len: u64, longest: u64) -> Result<Shared, NotRemapped> {
     let new = Arc::new(Remapped::new(addr, len)?);
     remapped.push(Arc::downgrade(&new));
     IS_USED.store(true, Ordering::Relaxed);
-    Ok(Shared { remapped: new, offset: 0 })
+    Ok(Shared::new(new, 0))
 }
 
 /// A parent's ranges are copies in its child, which are nobody's to give back.

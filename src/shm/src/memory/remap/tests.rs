@@ -229,6 +229,30 @@ fn in_the_end_the_memory_is_the_programs_own_again() {
 }
 
 #[test]
+fn memory_that_is_given_back_while_another_thread_forks_is_inherited() {
+    const ROUNDS: usize = 100;
+    let memory = Memory::new(LEN);
+    if memory.shared().is_none() {
+        return;
+    }
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                assert!(in_child(|| true).success());
+            }
+        });
+        let failed = (0..ROUNDS).find_map(|round| {
+            drop(memory.share().unwrap());
+            let child = in_child(|| memory.holds_its_numbers());
+            (!child.success()).then_some((round, child))
+        });
+        is_over.store(true, Ordering::Relaxed);
+        assert_eq!(failed, None);
+    });
+}
+
+#[test]
 fn a_child_of_fork_has_a_copy_of_its_own() {
     let memory = Memory::new(LEN);
     let Some(shared) = memory.shared() else { return };
