@@ -99,6 +99,7 @@ urxe_types::counters! {
     RetransmittedPackets = "retransmitted_packets", "Request packets sent again.";
     AckTimeouts = "ack_timeouts", "Times that the ACK timeout ran out.";
     Probes = "probes", "Packets repeated early because the acknowledgement was unusually late.";
+    NeedlessRepeats = "needless_repeats", "Times that something was repeated because its answer was late, and the answer came all the same: the peer is waited for longer then.";
     SequenceNaksReceived = "sequence_naks_received", "NAKs received for a packet that the peer missed.";
     SelectiveAcksReceived = "selective_acks_received", "Acknowledgements of a urxe peer that named what it has beyond a packet that it misses.";
     RnrNaksReceived = "rnr_naks_received", "NAKs received because the peer had no receive posted.";

@@ -862,6 +862,38 @@ fn where_packets_are_lost_the_first_probe_of_a_peer_that_keeps_nothing_is_all_th
 }
 
 #[test]
+fn after_an_answer_that_was_only_late_the_next_is_waited_for_longer() {
+    let mut t = Script::probing_after(MS, usual());
+    t.post(1, READ, &[t.sge(0, 100)]);
+    t.sent();
+    t.wait(MS);
+    t.expect(pkt(Opcode::RC_READ_REQUEST, 200).reth(REMOTE, KEY, 100).ack_req());
+    let answer = || pkt(Opcode::RC_READ_RESPONSE_ONLY, 200).payload(&[0; 100]);
+    t.receive(&[answer().aeth(Syndrome::ACK, 1)]);
+    assert_eq!(t.counted(Counter::NeedlessRepeats), 0);
+    t.receive(&[answer().aeth(Syndrome::ACK, 1), answer().aeth(Syndrome::ACK, 1)]);
+    assert_eq!(t.counted(Counter::NeedlessRepeats), 1, "it was repeated once");
+    t.post(2, READ, &[t.sge(0, 100)]);
+    t.sent();
+    t.wait(MS);
+    t.expect_nothing();
+    t.wait(MS);
+    t.expect(pkt(Opcode::RC_READ_REQUEST, 201).reth(REMOTE, KEY, 100).ack_req());
+    assert_eq!(t.counted(Counter::Probes), 2);
+}
+
+#[test]
+fn an_answer_that_comes_twice_by_itself_says_nothing_of_the_time() {
+    let mut t = Script::probing_after(MS, usual());
+    t.post(1, READ, &[t.sge(0, 100)]);
+    t.sent();
+    let answer = || pkt(Opcode::RC_READ_RESPONSE_ONLY, 200).payload(&[0; 100]);
+    t.receive(&[answer().aeth(Syndrome::ACK, 1), answer().aeth(Syndrome::ACK, 1)]);
+    assert_eq!(t.counted(Counter::StaleResponses), 1);
+    assert_eq!(t.counted(Counter::NeedlessRepeats), 0);
+}
+
+#[test]
 fn a_probe_for_a_read_asks_for_what_is_missing() {
     let mut t = Script::probing_after(MS, usual());
     t.post(1, READ, &[t.sge(0, 300)]);

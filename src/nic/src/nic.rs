@@ -260,17 +260,19 @@ impl Nic {
     }
 
     fn poller_turn_with(&mut self, now: Instant, hold_answers: bool) -> io::Result<PollerTurn> {
-        let mut worked = self.handle_timers(now)?;
-        if self.blocked {
-            worked |= self.send(now)?;
-        }
-        worked |= self.transmit(now)?;
+        let mut worked = self.blocked && self.send(now)?;
+        let sent = self.transmit(now)?;
+        // CONG-029: what is answered meanwhile took longer than no time.
+        let now = if sent { Instant::now() } else { now };
         let received = self.receive(now)?;
-        if received && !hold_answers {
+        // RC-REQ-055: what has come is not late.
+        let timed_out = self.handle_timers(now)?;
+        worked |= sent | received | timed_out;
+        if timed_out || (received && !hold_answers) {
             self.transmit(now)?;
         }
         let left_over = self.blocked || self.host.has_held_events();
-        Ok(PollerTurn { worked: worked | received, received, left_over })
+        Ok(PollerTurn { worked, received, left_over })
     }
 
     /// Does what pollers could not.

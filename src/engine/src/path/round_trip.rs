@@ -18,7 +18,23 @@ pub(crate) struct RoundTrip {
     is_twice: bool,
     /// Packets are lost on this path.
     is_lossy: bool,
+    patience: Option<Patience>,
 }
+
+/// Answers were late that were not lost: whoever has to answer was kept from the processor.
+#[derive(Clone, Copy, Debug)]
+struct Patience {
+    /// How many times the margin before a probe is doubled.
+    doublings: u32,
+    /// When one time less is enough.
+    until: Instant,
+}
+
+/// The margin before a probe is doubled so many times at most.
+const MAX_PATIENCE: u32 = 5;
+
+/// How long it stays so after the last answer that was late and not lost.
+const PATIENCE_LASTS: Duration = Duration::from_secs(2);
 
 /// How long an answer took.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +62,13 @@ impl RoundTrip {
                 return;
             }
         };
+        if let Some(Patience { doublings, until }) = self.patience
+            && until <= now
+        {
+            self.patience = doublings
+                .checked_sub(1)
+                .map(|doublings| Patience { doublings, until: now + PATIENCE_LASTS });
+        }
         let mut least = self.estimate.map_or_else(Least::default, |estimate| estimate.least);
         least.on_sample(now, sample);
         let (smoothed, variation) = match self.estimate {
@@ -55,6 +78,14 @@ impl RoundTrip {
             }
         };
         self.estimate = Some(Estimate { smoothed, variation, least });
+    }
+
+    /// Something was sent again, and its answer had only been late.
+    pub(crate) fn on_needless_repeat(&mut self, now: Instant) {
+        // REPAIR-104
+        let doublings = self.patience.map_or(1, |patience| patience.doublings + 1);
+        let (doublings, until) = (doublings.min(MAX_PATIENCE), now + PATIENCE_LASTS);
+        self.patience = Some(Patience { doublings, until });
     }
 
     /// The smoothed round trip, once one was measured.
@@ -105,6 +136,9 @@ impl RoundTrip {
             true => (smoothed / 2).clamp(least_margin / LEAST_PART_OF_MARGIN, least_margin),
             false => least_margin,
         };
+        // REPAIR-104
+        let doublings = self.patience.map_or(0, |patience| patience.doublings);
+        let least_margin = least_margin * (1 << doublings);
         // RFC 8985: srtt and four variations.
         (smoothed + (variation * 4).max(least_margin)).min(MAX_PROBE_INTERVAL.max(least_margin))
     }
@@ -134,5 +168,30 @@ mod tests {
         assert_eq!(margin(40 * US, true), 20 * US);
         assert_eq!(margin(4000 * US, true), 100 * US, "never later than elsewhere");
         assert_eq!(margin(Duration::ZERO, true), 12500 * US / 1000, "never at once");
+    }
+
+    #[test]
+    fn where_answers_come_late_and_are_not_lost_they_are_waited_for_longer_for_a_while() {
+        #[expect(clippy::disallowed_methods, reason = "time must begin somewhere")]
+        let mut now = Instant::now();
+        let mut path = RoundTrip::default();
+        let margin = |path: &mut RoundTrip, now| {
+            for _ in 0..50 {
+                path.on_sample(now, Sample::Exact(40 * US));
+            }
+            (path.probe_timeout(100 * US) - 40 * US).as_micros()
+        };
+        let mut margins = Vec::new();
+        for _ in 0..7 {
+            path.on_needless_repeat(now);
+            margins.push(margin(&mut path, now));
+        }
+        assert_eq!(margins, [200, 400, 800, 1600, 3200, 3200, 3200]);
+        margins.clear();
+        for _ in 0..7 {
+            now += PATIENCE_LASTS;
+            margins.push(margin(&mut path, now));
+        }
+        assert_eq!(margins, [1600, 800, 400, 200, 100, 100, 100]);
     }
 }

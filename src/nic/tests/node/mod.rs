@@ -9,6 +9,7 @@ use urxe_nic::{
     Config, CqSpec, EventPipe, EventTarget, Memory, MemorySpec, Nic, OwnerId, QpSpec, Receives,
     Ring,
 };
+use urxe_port::Port;
 use urxe_port::sim::SimNetwork;
 use urxe_shm::memory::arena::Arena;
 use urxe_shm::memory::region::{Mapping, Window, create_memfd};
@@ -50,7 +51,11 @@ fn ring(arena: &mut Arena, shape: &Geometry) -> Window {
 
 impl Node {
     pub(crate) fn new(network: &SimNetwork, addr: IpAddr, now: Instant) -> Node {
-        let port = Box::new(network.attach(addr).unwrap());
+        Node::on(Box::new(network.attach(addr).unwrap()), addr, now)
+    }
+
+    /// One on a port that has this address.
+    pub(crate) fn on(port: Box<dyn Port>, addr: IpAddr, now: Instant) -> Node {
         let gids = vec![Some(addr)];
         let mut nic = Nic::new(
             port,
@@ -224,8 +229,12 @@ pub(crate) fn run(network: &SimNetwork, nodes: [&mut Node; 2], now: &mut Instant
 pub(crate) fn connected(network: &SimNetwork, now: Instant) -> [Node; 2] {
     let [mut a, mut b] =
         ["10.0.0.1", "10.0.0.2"].map(|addr| Node::new(network, addr.parse().unwrap(), now));
+    connect(now, [&mut a, &mut b]);
+    [a, b]
+}
+
+pub(crate) fn connect(now: Instant, [a, b]: [&mut Node; 2]) {
     let (to_a, to_b) = ((a.addr, a.qpn), (b.addr, b.qpn));
     a.connect(now, to_b);
     b.connect(now, to_a);
-    [a, b]
 }

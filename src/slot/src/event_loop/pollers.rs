@@ -16,6 +16,10 @@ use std::time::{Duration, Instant};
 /// Polls in vain between two looks from which on they are left what there is to do.
 const DENSE: u32 = 64;
 
+/// A turn that takes longer stands for a poll in each such time: who is busy in it cannot poll.
+const POLL_INTERVAL: Duration =
+    Duration::from_nanos(LOOK_EVERY_ASLEEP.as_nanos() as u64 / DENSE as u64);
+
 /// How often the slot's thread looks how often the program polls: while it serves, and while it
 /// leaves that to the program.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
@@ -58,9 +62,14 @@ pub(crate) struct HandOff {
 impl HandOff {
     /// The program has polled in vain. Returns whether it is to take a turn.
     pub(crate) fn note_empty_poll(&self) -> bool {
-        // Of two at once one may be lost: it is a measure.
-        self.polls.store(self.polls.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        self.note_polls(1);
         self.is_active()
+    }
+
+    fn note_polls(&self, count: u32) {
+        // Of two at once one may be lost: it is a measure.
+        let polls = self.polls.load(Ordering::Relaxed).wrapping_add(count);
+        self.polls.store(polls, Ordering::Relaxed);
     }
 
     pub(crate) fn is_active(&self) -> bool {
@@ -106,6 +115,7 @@ pub(crate) struct Pollers {
     seen: u32,
     looked_at: Instant,
     began: Instant,
+    /// When the last turn ended.
     last_turn: Instant,
     /// Time in which something may have waited, since it is left to them.
     lost: Duration,
@@ -163,11 +173,13 @@ impl Pollers {
         self.hand_off.is_active().then(|| self.looked_at + LOOK_EVERY_ASLEEP)
     }
 
-    /// One of them has had its turn, and has found that something had come, or was posted, or not.
-    pub(crate) fn on_turn(&mut self, now: Instant, came: bool) {
-        let since = now.duration_since(std::mem::replace(&mut self.last_turn, now));
+    /// One of them has had a turn, and has found that something had come, or was posted, or not.
+    pub(crate) fn on_turn(&mut self, began: Instant, ended: Instant, came: bool) {
+        let since = began.saturating_duration_since(std::mem::replace(&mut self.last_turn, ended));
+        let took = ended.duration_since(began);
+        self.hand_off.note_polls((took.as_nanos() / POLL_INTERVAL.as_nanos()) as u32);
         if came && since > LATE {
-            self.on_wait(now, since);
+            self.on_wait(began, since);
         }
     }
 
@@ -239,6 +251,8 @@ impl EventLoop {
             ports.for_each(|fd| self.deregister(fd));
         } else {
             let mut came = false;
+            // CONG-029: what was sent in the turn of `now` may have been answered.
+            let now = Instant::now();
             for device in &mut self.ctx.devices {
                 came |= device.nic.receive(now).map_err(SlotError::Port)?;
             }
@@ -268,7 +282,9 @@ impl EventLoop {
             turn.worked |= done.worked;
             turn.wake |= done.left_over;
         }
-        self.pollers.on_turn(now, received || rang);
+        // Those that find nothing take no time to speak of.
+        let ended = if turn.worked { Instant::now() } else { now };
+        self.pollers.on_turn(now, ended, received || rang);
         turn.wake |= !self.pollers.hand_off().is_active();
         Ok(turn)
     }
@@ -346,6 +362,22 @@ mod tests {
     }
 
     #[test]
+    fn a_turn_that_takes_long_is_no_wait_and_counts_as_many_polls() {
+        let mut now = Instant::now();
+        let mut pollers = Pollers::new(now);
+        assert!(polled(&mut pollers, &mut now, DENSE));
+        for _ in 0..1000 {
+            // Nearly all of the time passes within turns.
+            let ended = now + LOOK_EVERY_ASLEEP;
+            pollers.on_turn(now, ended, true);
+            now = ended + LATE / 2;
+            pollers.look(now);
+            assert!(pollers.hand_off.is_active());
+        }
+        assert!(!polled(&mut pollers, &mut now, 0), "it polls no longer");
+    }
+
+    #[test]
     fn nothing_is_left_to_those_who_let_much_wait_for_longer_and_longer() {
         let mut now = Instant::now();
         let mut pollers = Pollers::new(now);
@@ -356,7 +388,7 @@ mod tests {
             pauses.push(now.duration_since(closed_at));
             // Something had come while it did other things.
             now += LOST_LITTLE + Duration::from_millis(1);
-            pollers.on_turn(now, true);
+            pollers.on_turn(now, now, true);
             assert!(!pollers.hand_off.is_active());
         }
         assert!(pauses.is_sorted());
@@ -378,7 +410,7 @@ mod tests {
             let begun = now;
             while !pollers.hold_answers(now) {
                 now += AT_ONCE_MIN / 2;
-                pollers.on_turn(now, false);
+                pollers.on_turn(now, now, false);
             }
             for_long.push(now - begun);
         }
@@ -399,7 +431,7 @@ mod tests {
             // 3 ms of each 100, in which something comes, beside 1 ms each in which nothing does.
             let is_kept = number % 98 == 0;
             now += Duration::from_millis(if is_kept { 3 } else { 1 });
-            pollers.on_turn(now, is_kept);
+            pollers.on_turn(now, now, is_kept);
             assert!(pollers.hand_off.is_active(), "{number}");
         }
     }

@@ -175,6 +175,8 @@ pub(crate) struct Congestion {
     /// What was found holds for windows below this.
     checked_below: f64,
     last_cut: Option<CutCause>,
+    /// Window and threshold before the last cut by loss.
+    before_loss: Option<(f64, f64)>,
     /// What was in flight behind the last loss was sent again, too.
     is_rewound: bool,
     limit: Option<RateLimit>,
@@ -220,6 +222,7 @@ impl Congestion {
             check: None,
             checked_below: 0.0,
             last_cut: None,
+            before_loss: None,
             is_rewound: false,
             limit: None,
             used_at: None,
@@ -448,8 +451,19 @@ impl Congestion {
         lost as f64 > random || self.rounds.loss() > MUCH_LOSS || self.is_queue_full()
     }
 
+    /// What was taken for lost has arrived: a cut because of that is taken back.
+    pub(crate) fn on_not_lost(&mut self) {
+        // CONG-030
+        if let Some((window, threshold)) = self.before_loss.take() {
+            self.window = self.window.max(window);
+            self.threshold = self.threshold.max(threshold);
+        }
+    }
+
     /// Cuts the window, which is then spared until what is in flight has left.
     fn cut(&mut self, in_flight: u64, cause: CutCause, window: f64) -> CutCause {
+        let before = (self.window, self.threshold);
+        self.before_loss = (cause == CutCause::Loss).then_some(before);
         self.window = window.max(LEAST_WINDOW);
         self.threshold = self.window;
         self.spared_until = self.rounds.left() + in_flight;

@@ -159,6 +159,30 @@ fn a_loss_with_a_queue_cuts_the_window() {
 }
 
 #[test]
+fn a_cut_for_what_was_not_lost_after_all_is_taken_back_once() {
+    let mut congestion = controlled();
+    let mut now = start();
+    rounds(&mut congestion, &mut now, 1, 20 * US);
+    rounds(&mut congestion, &mut now, 12, 80 * US);
+    let window = congestion.window();
+    congestion.on_not_lost();
+    assert_eq!(congestion.window(), window, "there was no cut");
+    congestion.on_lost(now, window, lost(1088));
+    let cut = congestion.window();
+    assert!(cut < window);
+    congestion.on_not_lost();
+    assert_eq!(congestion.window(), window);
+    // A cut for another reason stays.
+    congestion.on_lost(now, window, lost(window));
+    while congestion.last_cut() == Some(CutCause::Loss) {
+        rounds(&mut congestion, &mut now, 1, 2 * MS);
+    }
+    let window = congestion.window();
+    congestion.on_not_lost();
+    assert_eq!(congestion.window(), window);
+}
+
+#[test]
 fn a_round_trip_above_the_target_cuts_the_window() {
     let mut congestion = controlled();
     let mut now = start();

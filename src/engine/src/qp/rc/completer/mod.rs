@@ -16,7 +16,7 @@ use crate::cause::Cause;
 use crate::counters::Counter;
 use crate::host::Host;
 use crate::limits::REORDER_TOLERANCE;
-use crate::path::{PathId, Peer, RoundTrip, Sample};
+use crate::path::{Direction, PathId, Peer, RoundTrip, Sample};
 use crate::qp::common::{Cx, Failure};
 use crate::qp::parameters::{RequesterParameters, Route};
 use crate::qp::send_queue::{SendQueue, distance};
@@ -117,6 +117,9 @@ impl Completer {
                 false => Counter::GhostResponses,
             };
             cx.count(counter, 1);
+            if counter == Counter::StaleResponses {
+                self.on_stale(cx, path, psn, response);
+            }
             return Ok(());
         }
         // CONG-022: an answer that is marked itself tells of the way that answers take.
@@ -158,6 +161,9 @@ impl Completer {
     ) -> Result<bool, Failure> {
         let (mut result, mut is_to_probe) = (Ok(()), false);
         while let Some(expired) = self.retry.expire(cx.now, round_trip(cx, path)) {
+            if expired != Expired::Rnr {
+                self.retry.on_late(sq.una());
+            }
             match expired {
                 Expired::Rnr => {
                     sq.repeat_after(Counter::RnrNaksReceived);
@@ -411,12 +417,24 @@ impl Completer {
         }
         if has_arrived {
             cx.count(Counter::StaleResponses, 1);
+            self.on_stale(cx, path, psn, response);
             return Ok(());
         }
         // REPAIR-051: wherever it comes in the order.
         let placed = pending.scatter(cx, offset, payload);
         refuse_unless_placed(sq, psn, placed);
         self.on_answered(cx, sq, path, psn)
+    }
+
+    /// An answer has come once more. If it was asked for again because it was late, that was
+    /// needless: an answer that was lost comes once.
+    fn on_stale<H>(&mut self, cx: &mut Cx<'_, H>, path: PathId, psn: Psn, response: Response) {
+        if response.is_read() && self.retry.take_late(psn) {
+            cx.count(Counter::NeedlessRepeats, 1);
+            let path = cx.paths.get_mut(path);
+            path.round_trip.on_needless_repeat(cx.now);
+            path.lane_mut(Direction::Inward).congestion.on_not_lost();
+        }
     }
 
     /// The answer to a FLUSH or ATOMIC WRITE: a READ response of nothing, as rxe sends it.

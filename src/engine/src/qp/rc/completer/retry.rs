@@ -43,13 +43,15 @@ pub(super) struct Retry {
     /// answer.
     missing_at: Option<Psn>,
     /// ACK timeouts since the last progress.
-    timeouts: u32,
+    timeouts: u8,
     /// Probes since the last progress.
-    probes: u32,
+    probes: u8,
     /// A packet whose acknowledgement is being timed.
     timed: Option<Timed>,
     /// The last probe.
     probed: Option<Probed>,
+    /// The oldest packet when its answer was late, which may come all the same.
+    late: Option<Psn>,
     readiness: Readiness,
 }
 
@@ -80,6 +82,7 @@ impl Retry {
             probes: 0,
             timed: None,
             probed: None,
+            late: None,
             readiness: Readiness::new(),
         }
     }
@@ -174,6 +177,16 @@ impl Retry {
         self.doubt_sample(|timed| timed == probed.psn);
     }
 
+    /// The answer to the oldest packet is late, which is sent again.
+    pub(super) fn on_late(&mut self, oldest: Psn) {
+        self.late = Some(oldest);
+    }
+
+    /// Whether this packet was sent again because its answer was late; asked once.
+    pub(super) fn take_late(&mut self, psn: Psn) -> bool {
+        self.late.take_if(|late| *late == psn).is_some()
+    }
+
     /// The probe that the peer has if it answers `psn`, so that what was sent before and has not
     /// arrived was lost; asked once. An answer that comes too early is to the packet that
     /// was probed for.
@@ -230,7 +243,7 @@ impl Retry {
         let is_armed = self.armed_at == Some(now)
             && self.probe_deadline.is_some()
             && waiting
-            && self.probes + self.timeouts == 0;
+            && (self.probes, self.timeouts) == (0, 0);
         self.timeouts = 0;
         self.probes = 0;
         if self.is_rnr_waiting() || is_armed {
@@ -341,12 +354,12 @@ impl Retry {
             return Some(Expired::Rnr);
         }
         if self.ack_deadline.is_some_and(|at| at <= now) {
-            self.timeouts += 1;
+            self.timeouts = self.timeouts.saturating_add(1);
             self.ack_deadline = self.ack_deadline_from(now, round_trip);
             return Some(Expired::Ack);
         }
         if self.probe_deadline.is_some_and(|at| at <= now) {
-            self.probes += 1;
+            self.probes = self.probes.saturating_add(1);
             self.probe_deadline = Some(now + self.probe_interval(round_trip));
             return Some(Expired::Probe);
         }
@@ -355,7 +368,7 @@ impl Retry {
 }
 
 /// Enough to come from microseconds to the longest interval.
-const MAX_DOUBLINGS: u32 = 16;
+const MAX_DOUBLINGS: u8 = 16;
 
 #[cfg(test)]
 #[expect(clippy::disallowed_methods, reason = "time must begin somewhere")]
