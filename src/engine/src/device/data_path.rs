@@ -179,11 +179,9 @@ impl Device {
     /// What comes now is for this QP.
     fn begin_for(&mut self, now: Instant, host: &mut impl Host, qpn: Qpn) {
         // HOSTILE-009: what nobody has ends no batch.
-        if self.unsynced.is_some_and(|unsynced| unsynced != qpn)
-            && self.qps.contains_key(&qpn.get())
-        {
+        if self.open_batch.is_some_and(|open| open != qpn) && self.qps.contains_key(&qpn.get()) {
             // What came for another QP is a batch of its own: it answers for its own memory.
-            self.sync_writes(now, host);
+            self.end_open_batch(now, host);
         }
     }
 
@@ -191,11 +189,11 @@ impl Device {
     /// may be acknowledged.
     pub fn end_of_batch(&mut self, now: Instant, host: &mut impl Host) {
         self.schedule.shares.begin_batch();
-        self.sync_writes(now, host);
+        self.end_open_batch(now, host);
     }
 
-    fn sync_writes(&mut self, now: Instant, host: &mut impl Host) {
-        if let Some(qpn) = self.unsynced.take() {
+    fn end_open_batch(&mut self, now: Instant, host: &mut impl Host) {
+        if let Some(qpn) = self.open_batch.take() {
             self.run(now, host, qpn, Event::EndOfBatch);
         }
     }
@@ -274,21 +272,26 @@ impl Device {
         is_there
     }
 
-    /// Lets something happen to this QP. All that is to be done about it then is done here.
+    /// Lets something happen to this QP. All that is to be done about it then is done here; what
+    /// follows from packets, when their batch ends.
     fn run_one(&mut self, now: Instant, host: &mut impl Host, qpn: Qpn, event: Event<'_>) -> bool {
         let Some(scheduled) = self.qps.get_mut(&qpn.get()) else { return false };
+        let is_amid_batch = matches!(event, Event::Packet(..));
         if let Event::Turn(_) = event {
             scheduled.take_turn();
         }
         let wants_turn = scheduled.qp.handle(now, host, &mut self.tables, event);
+        if is_amid_batch || scheduled.qp.is_dirty() {
+            self.open_batch = Some(qpn);
+        }
+        if is_amid_batch {
+            return true;
+        }
         if wants_turn {
             self.schedule.give_turn(qpn, scheduled);
         }
         if let Some(at) = scheduled.qp.deadline() {
             self.schedule.set_timer(qpn, scheduled, at);
-        }
-        if scheduled.qp.is_dirty() {
-            self.unsynced = Some(qpn);
         }
         self.release_held(now);
         true

@@ -75,8 +75,9 @@ pub struct Device {
     qps: IntMap<Box<Scheduled>>,
     qpns: QpnSequence,
     schedule: Schedule,
-    /// The QP whose writes the host was not yet told to make visible.
-    unsynced: Option<Qpn>,
+    /// The QP whose batch of packets has not been ended: what it wrote is yet to be made visible,
+    /// and what else follows from them is yet to be done.
+    open_batch: Option<Qpn>,
     /// Which datagrams of the last batch are whose, if that is asked for.
     senders: Option<Vec<Sender>>,
 }
@@ -110,7 +111,7 @@ impl Device {
             qps: IntMap::default(),
             qpns,
             schedule: Schedule::default(),
-            unsynced: None,
+            open_batch: None,
             senders: None,
         }
     }

@@ -58,6 +58,8 @@ pub(super) struct Common {
     pub(super) attr: QpAttr,
     pub(super) counters: LazyCounters,
     pub(super) history: History,
+    /// A packet has come since the last batch ended.
+    heard: bool,
     /// Program memory was written and the host not yet told to [`sync`](Host::sync).
     pub(super) dirty: bool,
     /// Writes that the peer was not told of were lost; it is still to be told so.
@@ -81,6 +83,7 @@ impl Common {
             attr: QpAttr::default(),
             counters: LazyCounters::default(),
             history: History::default(),
+            heard: false,
             dirty: false,
             writes_lost: false,
             failure: None,
@@ -203,8 +206,10 @@ impl<'a, H> Cx<'a, H> {
 
     /// Counts a packet that belongs to this QP.
     pub(super) fn count_received(&mut self, outer: &Outer, packet: &Packet<'_>) {
-        let Common { history, counters, .. } = &mut *self.qp;
-        history.hear(self.now, counters);
+        self.qp.heard = true;
+        if self.qp.history.is_unheard() {
+            self.hear();
+        }
         self.count(Counter::ReceivedPackets, 1);
         self.count(Counter::ReceivedBytes, packet.payload.len() as u64);
         let is_marked = ecn::is_marked(outer.flow.traffic_class)
@@ -216,6 +221,14 @@ impl<'a, H> Cx<'a, H> {
         // CONG-023
         self.is_marked = self.config.tuning.congestion.parameters().is_some()
             && (is_marked || self.is_receive_filling);
+    }
+
+    /// Takes note of when packets came, if any did.
+    pub(super) fn hear(&mut self) {
+        if std::mem::take(&mut self.qp.heard) {
+            let Common { history, counters, .. } = &mut *self.qp;
+            history.hear(self.now, counters);
+        }
     }
 
     /// Counts the newest packet of the batch as one that was sent before, and is sent again after

@@ -256,6 +256,11 @@ impl History {
         }
     }
 
+    /// Whether no packet has come for it yet.
+    pub(super) fn is_unheard(&self) -> bool {
+        self.set_up.heard_ms == NEVER
+    }
+
     /// Takes note of a packet that came.
     #[inline]
     pub(super) fn hear(&mut self, now: Instant, counters: &LazyCounters) {

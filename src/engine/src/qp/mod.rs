@@ -154,7 +154,7 @@ impl Qp {
     }
 
     /// Lets something happen to the QP. Returns whether it has something to send that only waits
-    /// for its turn.
+    /// for its turn; amid a batch that is not asked.
     pub(crate) fn handle<H: Host>(
         &mut self,
         now: Instant,

@@ -141,12 +141,14 @@ impl Transport {
     }
 
     /// Lets something happen. Returns whether there is something to send that only waits for its
-    /// turn.
+    /// turn; amid a batch that is not asked.
     pub(super) fn handle<H: Host>(&mut self, cx: &mut Cx<'_, H>, event: Event<'_>) -> bool {
         match event {
             Event::Packet(outer, packet) => {
                 let result = self.handle_packet(cx, outer, packet);
                 cx.note(result);
+                self.process_failures(cx);
+                return false;
             }
             Event::ReservedOpcode(outer, bth) => {
                 // RC-RESP-062: that of the peer, and nobody else's.
@@ -159,6 +161,7 @@ impl Transport {
             }
             Event::EndOfBatch => {
                 cx.sync();
+                cx.hear();
             }
             Event::Timer => {
                 if let Service::Rc(rc) = &mut self.service {
