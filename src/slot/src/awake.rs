@@ -6,7 +6,6 @@
 //! program that does nothing costs the others nothing.
 
 use crate::limits::REST_AFTER;
-use std::collections::BTreeMap;
 use std::time::Instant;
 
 /// A session, as far as it is told whether the daemon looks at it.
@@ -19,15 +18,18 @@ pub(crate) trait Rest {
     fn wake_up(&self);
 }
 
-/// The sessions that are looked at, by their keys, with when they rang last.
+/// The sessions that are looked at, in the order of their keys, with when they rang last.
 #[derive(Debug, Default)]
-pub(crate) struct Awake(BTreeMap<u32, Instant>);
+pub(crate) struct Awake(Vec<(u32, Instant)>);
 
 impl Awake {
     /// Has a session looked at from now on.
     pub(crate) fn wake(&mut self, now: Instant, key: u32, session: &impl Rest) {
         session.wake_up();
-        self.0.insert(key, now);
+        match self.0.binary_search_by_key(&key, |&(key, _)| key) {
+            Ok(at) => self.0[at].1 = now,
+            Err(at) => self.0.insert(at, (key, now)),
+        }
     }
 
     /// Looks at the sessions, which `find` finds: `take` takes the doorbells of one, and says
@@ -39,8 +41,8 @@ impl Awake {
         mut take: impl FnMut(&S) -> bool,
     ) -> bool {
         let mut any_rang = false;
-        self.0.retain(|&key, rang_at| {
-            let Some(session) = find(key) else { return false };
+        self.0.retain_mut(|(key, rang_at)| {
+            let Some(session) = find(*key) else { return false };
             if take(session) {
                 *rang_at = now;
                 any_rang = true;
@@ -57,12 +59,12 @@ impl Awake {
         &self,
         find: impl Fn(u32) -> Option<&'a S>,
     ) -> bool {
-        self.0.keys().all(|&key| find(key).is_none_or(S::fall_asleep))
+        self.0.iter().all(|&(key, _)| find(key).is_none_or(S::fall_asleep))
     }
 
     /// Tells all of them that the daemon is awake.
     pub(crate) fn wake_up<'a, S: Rest + 'a>(&self, find: impl Fn(u32) -> Option<&'a S>) {
-        self.0.keys().filter_map(|&key| find(key)).for_each(S::wake_up);
+        self.0.iter().filter_map(|&(key, _)| find(key)).for_each(S::wake_up);
     }
 }
 
