@@ -18,12 +18,12 @@ pub(crate) struct RoundTrip {
     is_twice: bool,
     /// Packets are lost on this path.
     is_lossy: bool,
-    patience: Option<Patience>,
+    backoff: Option<Backoff>,
 }
 
 /// Answers were late that were not lost: whoever has to answer was kept from the processor.
 #[derive(Clone, Copy, Debug)]
-struct Patience {
+struct Backoff {
     /// How many times the margin before a probe is doubled.
     doublings: u32,
     /// When one time less is enough.
@@ -31,10 +31,10 @@ struct Patience {
 }
 
 /// The margin before a probe is doubled so many times at most.
-const MAX_PATIENCE: u32 = 5;
+const MAX_BACKOFF: u32 = 5;
 
 /// How long it stays so after the last answer that was late and not lost.
-const PATIENCE_LASTS: Duration = Duration::from_secs(2);
+const BACKOFF_LASTS: Duration = Duration::from_secs(2);
 
 /// How long an answer took.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,12 +62,12 @@ impl RoundTrip {
                 return;
             }
         };
-        if let Some(Patience { doublings, until }) = self.patience
+        if let Some(Backoff { doublings, until }) = self.backoff
             && until <= now
         {
-            self.patience = doublings
+            self.backoff = doublings
                 .checked_sub(1)
-                .map(|doublings| Patience { doublings, until: now + PATIENCE_LASTS });
+                .map(|doublings| Backoff { doublings, until: now + BACKOFF_LASTS });
         }
         let mut least = self.estimate.map_or_else(Least::default, |estimate| estimate.least);
         least.on_sample(now, sample);
@@ -83,9 +83,9 @@ impl RoundTrip {
     /// Something was sent again, and its answer had only been late.
     pub(crate) fn on_needless_repeat(&mut self, now: Instant) {
         // REPAIR-104
-        let doublings = self.patience.map_or(1, |patience| patience.doublings + 1);
-        let (doublings, until) = (doublings.min(MAX_PATIENCE), now + PATIENCE_LASTS);
-        self.patience = Some(Patience { doublings, until });
+        let doublings = self.backoff.map_or(1, |backoff| backoff.doublings + 1);
+        let (doublings, until) = (doublings.min(MAX_BACKOFF), now + BACKOFF_LASTS);
+        self.backoff = Some(Backoff { doublings, until });
     }
 
     /// The smoothed round trip, once one was measured.
@@ -137,7 +137,7 @@ impl RoundTrip {
             false => least_margin,
         };
         // REPAIR-104
-        let doublings = self.patience.map_or(0, |patience| patience.doublings);
+        let doublings = self.backoff.map_or(0, |backoff| backoff.doublings);
         let least_margin = least_margin * (1 << doublings);
         // RFC 8985: srtt and four variations.
         (smoothed + (variation * 4).max(least_margin)).min(MAX_PROBE_INTERVAL.max(least_margin))
@@ -189,7 +189,7 @@ mod tests {
         assert_eq!(margins, [200, 400, 800, 1600, 3200, 3200, 3200]);
         margins.clear();
         for _ in 0..7 {
-            now += PATIENCE_LASTS;
+            now += BACKOFF_LASTS;
             margins.push(margin(&mut path, now));
         }
         assert_eq!(margins, [1600, 800, 400, 200, 100, 100, 100]);
