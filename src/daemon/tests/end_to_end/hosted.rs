@@ -395,7 +395,9 @@ fn counted_in_a_programs_own_slot_is_still_counted_when_it_has_ended() {
         let mut child = program.child;
         assert!(child.wait().success());
     });
-    assert_eq!((before, after), (20 * LEN as u64, before));
+    // What was sent again by a peer that was in doubt is counted twice.
+    assert!(before >= 20 * LEN as u64, "{before}");
+    assert_eq!(after, before);
 }
 
 #[test]
