@@ -156,6 +156,12 @@ impl EventLoop {
         }
     }
 
+    /// Has all ports looked at in the next turn.
+    fn note_ports_ready(&mut self) {
+        let ports = (0..self.ctx.devices.len()).map(|device| Token::Port { device });
+        self.note_ready(ports);
+    }
+
     /// Tells the sessions that the slot is about to sleep; `false` if it must not.
     fn fall_asleep(&self) -> bool {
         self.awake.fall_asleep(|key| self.sessions.get(key))

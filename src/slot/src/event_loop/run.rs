@@ -13,6 +13,10 @@ use std::ops::DerefMut;
 use std::time::{Duration, Instant};
 use urxe_shm::client::yield_policy::YieldPolicy;
 
+/// While there is work, packets are looked for in the sockets themselves, which takes a system call
+/// less than to ask first which descriptors are ready; that is asked so often at least.
+const ASK_EVERY: Duration = Duration::from_micros(20);
+
 /// An event loop in the hands of the slot's thread.
 pub(crate) trait Held: DerefMut<Target = EventLoop> {
     /// Lets others have it while `wait` waits.
@@ -47,6 +51,7 @@ pub(crate) fn run(mut slot: impl Held) -> Result<(), SlotError> {
     let mut events = Events::with_capacity(EVENTS_PER_TURN);
     let mut last_work = Instant::now();
     let mut now = last_work;
+    let mut asked_at = None;
     let (mut yield_policy, mut yielded, mut worked) = (YieldPolicy::new(), false, false);
     loop {
         // OWN-030
@@ -56,7 +61,8 @@ pub(crate) fn run(mut slot: impl Held) -> Result<(), SlotError> {
         let may_spin = yield_policy.is_due(now) && handed_off.is_none();
         let spin = if may_spin { SPIN } else { Duration::ZERO };
         let more = slot.has_more() || (handed_off.is_none() && slot.is_due());
-        let looking = now.duration_since(last_work) < spin || more;
+        let has_worked = now.duration_since(last_work) < spin;
+        let looking = has_worked || more;
         let deadline = match looking {
             true => None,
             // Pollers see to what is due.
@@ -65,7 +71,13 @@ pub(crate) fn run(mut slot: impl Held) -> Result<(), SlotError> {
         // A train that is paced must not wait for a sleep that is longer than was asked for.
         let soon = deadline.is_some_and(|at| at < now + spin.min(SHORTEST_SLEEP));
         let spinning = looking || soon;
-        let slept_at = if spinning {
+        let was_asked = asked_at.is_some_and(|at| now.duration_since(at) < ASK_EVERY);
+        let slept_at = if has_worked && was_asked {
+            events.clear();
+            slot.note_ports_ready();
+            None
+        } else if spinning {
+            asked_at = Some(now);
             wait(&mut slot, &mut events, Some(Duration::ZERO))?;
             None
         } else {
