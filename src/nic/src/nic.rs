@@ -244,9 +244,9 @@ impl Nic {
     }
 
     /// What there is to do, for a thread of the program that polls and has other descriptors
-    /// ([`Port::set_poller`]): what is due, what is to be sent, what one receive call brings. What
-    /// came is answered at once or, with `hold_answers`, with the next turn: a program that sends
-    /// when it sees it has both leave together, its own first.
+    /// ([`Port::set_poller`]): what is to be sent, what one receive call brings, and what is due
+    /// after that. What came is answered at once or, with `hold_answers`, with the next turn: a
+    /// program that sends when it sees it has both leave together, its own first.
     ///
     /// # Errors
     /// If the port has failed for good.

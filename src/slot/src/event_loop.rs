@@ -1,8 +1,9 @@
 //! A slot's one thread: waits for something to do, does some of everything, and waits again.
 //!
-//! Each turn looks at all descriptors with one system call, then takes in at most one receive
-//! call's worth of packets from each port, all doorbells, what timers are due, and a few control
-//! requests of each session; then it lets every device send a bounded number of batches. So
+//! Each turn looks at all descriptors with one system call, or at the ports alone, without it,
+//! where there was work and that was done just now ([`ASK_EVERY`]). Then it takes in at most one
+//! receive call's worth of packets from each port, all doorbells, what timers are due, and a few
+//! control requests of each session; then it lets every device send a bounded number of batches. So
 //! whatever keeps the loop busy, everything else has its turn. A descriptor that had more than
 //! its share stays on the list of those that are ready, since mio tells of each one only once.
 //!

@@ -99,6 +99,10 @@ pub const FREES_PER_TURN: usize = 64;
 /// cost more than it saves.
 pub(crate) const SPIN: Duration = Duration::from_micros(50);
 
+/// While there is work, packets are looked for in the sockets themselves, which takes a system call
+/// less than to ask first which descriptors are ready; that is asked so often at least.
+pub(crate) const ASK_EVERY: Duration = Duration::from_micros(20);
+
 /// A deadline nearer than this is waited for by looking: to set the alarm, to be put to sleep and
 /// woken takes about as long on an idle processor.
 pub(crate) const SHORTEST_SLEEP: Duration = Duration::from_micros(20);

@@ -177,7 +177,9 @@ impl Pollers {
     pub(crate) fn on_turn(&mut self, began: Instant, ended: Instant, came: bool) {
         let since = began.saturating_duration_since(std::mem::replace(&mut self.last_turn, ended));
         let took = ended.duration_since(began);
-        self.hand_off.note_polls((took.as_nanos() / POLL_INTERVAL.as_nanos()) as u32);
+        if took >= POLL_INTERVAL {
+            self.hand_off.note_polls((took.as_nanos() / POLL_INTERVAL.as_nanos()) as u32);
+        }
         if came && since > LATE {
             self.on_wait(began, since);
         }

@@ -3,7 +3,7 @@
 use super::{EventLoop, done_by};
 use crate::SlotError;
 use crate::history_file;
-use crate::limits::{EVENTS_PER_TURN, SHORTEST_SLEEP, SPIN};
+use crate::limits::{ASK_EVERY, EVENTS_PER_TURN, SHORTEST_SLEEP, SPIN};
 use crate::link::LinkError;
 use crate::token::Token;
 use mio::{Events, Poll, Registry};
@@ -12,10 +12,6 @@ use std::io;
 use std::ops::DerefMut;
 use std::time::{Duration, Instant};
 use urxe_shm::client::yield_policy::YieldPolicy;
-
-/// While there is work, packets are looked for in the sockets themselves, which takes a system call
-/// less than to ask first which descriptors are ready; that is asked so often at least.
-const ASK_EVERY: Duration = Duration::from_micros(20);
 
 /// An event loop in the hands of the slot's thread.
 pub(crate) trait Held: DerefMut<Target = EventLoop> {

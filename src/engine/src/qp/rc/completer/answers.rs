@@ -47,7 +47,6 @@ impl Completer {
             return bad_response(cx);
         }
         if has_arrived {
-            cx.count(Counter::StaleResponses, 1);
             self.on_stale(cx, path, psn, response);
             return Ok(());
         }
@@ -66,6 +65,7 @@ impl Completer {
         psn: Psn,
         response: Response,
     ) {
+        cx.count(Counter::StaleResponses, 1);
         if response.is_read() && self.retry.take_late(psn) {
             cx.count(Counter::NeedlessRepeats, 1);
             let path = cx.paths.get_mut(path);

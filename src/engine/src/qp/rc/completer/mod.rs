@@ -111,15 +111,11 @@ impl Completer {
             false => psn,
         };
         if is_ghost && !fault!(GhostAckTaken) {
-            let counter = match psn.precedes(sq.una()) {
+            match psn.precedes(sq.una()) {
                 // RC-COMP-013
-                true => Counter::StaleResponses,
+                true => self.on_stale(cx, path, psn, response),
                 // RC-COMP-012
-                false => Counter::GhostResponses,
-            };
-            cx.count(counter, 1);
-            if counter == Counter::StaleResponses {
-                self.on_stale(cx, path, psn, response);
+                false => cx.count(Counter::GhostResponses, 1),
             }
             return Ok(());
         }
