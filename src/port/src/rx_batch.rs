@@ -1,7 +1,8 @@
 //! Received datagrams, one at a time out of a few large buffers.
 
+use std::net::{IpAddr, Ipv4Addr};
 use std::ops::Range;
-use urxe_wire::{Ident, Opcode, Outer, joined};
+use urxe_wire::{Flow, Ident, Opcode, Outer, joined};
 
 /// Size of one receive buffer: the largest IPv6 packet (40 + 65,535 bytes) fits, with what a packet
 /// socket puts in front of it, so nothing is ever truncated.
@@ -9,6 +10,19 @@ pub(crate) const BUFFER_LEN: usize = 64 * 1024 + 256;
 
 /// Datagrams that one receive buffer is assumed to hold at most, for the bookkeeping's size.
 const DATAGRAMS_PER_BUFFER: usize = 64;
+
+/// Stands where nothing was taken yet.
+const NO_OUTER: Outer = Outer {
+    flow: Flow {
+        src: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        dst: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        src_port: 0,
+        traffic_class: 0,
+        hop_limit: 0,
+        flow_label: 0,
+    },
+    ident: Ident::Hidden { guess: 0 },
+};
 
 /// Receive buffers, made when they are needed first and used again and again.
 ///
@@ -32,8 +46,8 @@ pub struct RxBatch {
     /// Spans taken, and datagrams taken of the one after.
     span: usize,
     index: usize,
-    /// What the datagram taken last came with.
-    outer: Option<Outer>,
+    /// What the datagram taken last came with, if there is one.
+    outer: Outer,
 }
 
 /// Datagrams back to back in one buffer, all as long as `segment` but for a shorter last one.
@@ -42,6 +56,8 @@ struct Span {
     start: usize,
     len: usize,
     segment: usize,
+    /// How many they are.
+    datagrams: usize,
     /// The last one comes out first.
     is_last_first: bool,
     /// They are two packets of one datagram.
@@ -52,35 +68,44 @@ struct Span {
 
 impl Span {
     fn one(buffer: usize, start: usize, len: usize, outer: Outer) -> Span {
-        Span { buffer, start, len, segment: len, is_last_first: false, is_joined: false, outer }
+        let (is_last_first, is_joined) = (false, false);
+        Span { buffer, start, len, segment: len, datagrams: 1, is_last_first, is_joined, outer }
     }
 
-    fn datagrams(&self) -> usize {
-        self.len.div_ceil(self.segment)
+    /// The same bytes, each datagram as long as `segment` but for a shorter last one.
+    fn cut(self, segment: usize) -> Span {
+        Span { segment, datagrams: self.len.div_ceil(segment), ..self }
     }
 
-    /// What one of them came with, in the order in which they come out, and where it is in the
-    /// buffer. Segmentation numbers segments in order, so the identification counts up.
-    fn datagram(&self, position: usize) -> (Outer, Range<usize>) {
-        self.in_order(match (self.is_last_first, position) {
+    /// Which of them this is in the buffer, by the order in which they come out.
+    fn index(&self, position: usize) -> usize {
+        match (self.is_last_first, position) {
             (false, _) => position,
-            (true, 0) => self.datagrams() - 1,
+            (true, 0) => self.datagrams - 1,
             (true, _) => position - 1,
-        })
+        }
     }
 
-    /// The same for the order in which they lie in the buffer.
-    fn in_order(&self, index: usize) -> (Outer, Range<usize>) {
+    /// Where one of them is in the buffer.
+    fn range(&self, index: usize) -> Range<usize> {
         let from = index * self.segment;
-        let to = self.len.min(from + self.segment);
+        self.start + from..self.start + self.len.min(from + self.segment)
+    }
+
+    /// The identification of one of them. Segmentation numbers segments in order, so it counts up.
+    fn ident(&self, index: usize) -> Ident {
         let number = if self.is_joined { 0 } else { index as u16 };
-        let ident = match self.outer.ident {
+        match self.outer.ident {
             Ident::Known { ident, fragment } => {
                 Ident::Known { ident: ident.wrapping_add(number), fragment }
             }
             Ident::Hidden { guess } => Ident::Hidden { guess: guess.wrapping_add(number) },
-        };
-        (Outer { ident, ..self.outer }, self.start + from..self.start + to)
+        }
+    }
+
+    /// What one of them came with.
+    fn outer(&self, index: usize) -> Outer {
+        Outer { ident: self.ident(index), ..self.outer }
     }
 }
 
@@ -97,21 +122,25 @@ impl RxBatch {
             tail: 0,
             span: 0,
             index: 0,
-            outer: None,
+            outer: NO_OUTER,
         }
     }
 
     /// Takes the next datagram (the UDP payload, ICRC included) and what it came with.
     pub fn next_datagram(&mut self) -> Option<(&Outer, &mut [u8])> {
         let span = self.spans.get(self.span)?;
-        let (outer, range) = span.datagram(self.index);
-        let buffer = span.buffer;
+        let index = span.index(self.index);
+        // Those of a buffer came with the same but for this.
+        match self.index {
+            0 => self.outer = span.outer(index),
+            _ => self.outer.ident = span.ident(index),
+        }
         self.index += 1;
-        if self.index == span.datagrams() {
+        if self.index == span.datagrams {
             self.span += 1;
             self.index = 0;
         }
-        Some((self.outer.insert(outer), &mut self.buffers[buffer][range]))
+        Some((&self.outer, &mut self.buffers[span.buffer][span.range(index)]))
     }
 
     /// How many datagrams there are, taken or not.
@@ -128,9 +157,9 @@ impl RxBatch {
     pub fn iter(&self) -> impl Iterator<Item = (Outer, &[u8])> {
         let spans = self.spans.get(self.span..).unwrap_or_default();
         let datagrams = spans.iter().flat_map(move |span| {
-            (0..span.datagrams()).map(move |index| {
-                let (outer, range) = span.datagram(index);
-                (outer, &self.buffers[span.buffer][range])
+            (0..span.datagrams).map(move |position| {
+                let index = span.index(position);
+                (span.outer(index), &self.buffers[span.buffer][span.range(index)])
             })
         });
         datagrams.skip(self.index)
@@ -209,7 +238,7 @@ impl RxBatch {
         debug_assert!(len > 0 && start + len <= BUFFER_LEN);
         let segment = if segment == 0 { len } else { segment.min(len) };
         let bytes = &self.buffers[buffer][start..][..len];
-        let gathered = Span { segment, ..Span::one(buffer, start, len, outer) };
+        let gathered = Span::one(buffer, start, len, outer).cut(segment);
         let are_two = |datagram: &[u8]| joined::request_len(datagram).is_some();
         let before = self.datagrams;
         if segment <= joined::MAX_LEN && bytes.chunks(segment).any(are_two) {
@@ -217,7 +246,7 @@ impl RxBatch {
         } else {
             // TRAIN-026
             let is_last_first = are_requests_and_an_ack(bytes, segment);
-            self.datagrams += gathered.datagrams();
+            self.datagrams += gathered.datagrams;
             self.spans.push(Span { is_last_first, ..gathered });
         }
         self.used = self.most;
@@ -227,16 +256,18 @@ impl RxBatch {
 
     /// Adds the datagrams of a buffer of which some hold two packets.
     fn add_joined(&mut self, gathered: &Span) {
-        for index in 0..gathered.datagrams() {
-            let (outer, range) = gathered.in_order(index);
+        for index in 0..gathered.datagrams {
+            let (outer, range) = (gathered.outer(index), gathered.range(index));
             let request_len = joined::request_len(&self.buffers[gathered.buffer][range.clone()]);
             let alone = Span::one(gathered.buffer, range.start, range.len(), outer);
             let span = match request_len {
                 // TRAIN-027
-                Some(segment) => Span { segment, is_last_first: true, is_joined: true, ..alone },
+                Some(segment) => {
+                    Span { is_last_first: true, is_joined: true, ..alone.cut(segment) }
+                }
                 None => alone,
             };
-            self.datagrams += span.datagrams();
+            self.datagrams += span.datagrams;
             self.spans.push(span);
         }
     }
@@ -265,8 +296,6 @@ mod tests {
     use super::*;
     use crate::testing::push;
     use proptest::prelude::*;
-    use std::net::Ipv4Addr;
-    use urxe_wire::Flow;
     use urxe_wire::batch::{TxBatch, TxLimits};
 
     fn outer(guess: u16) -> Outer {
