@@ -148,6 +148,10 @@ fn packets_from_an_address_of_our_own_by_another_port_than_ours_are_dropped() {
     let stranger = Flow { src: "10.0.0.7".parse().unwrap(), ..forged };
     t.receive_along(&stranger, &write(&t, 101));
     assert_eq!(t.counted(Counter::DropWrongAddress), 1, "other addresses have any port");
+    // Until they are our own.
+    t.device.set_guarded_addrs([PEER, stranger.src].into());
+    t.receive_along(&stranger, &write(&t, 101));
+    assert_eq!(t.counted(Counter::DropForgedLocal), 6);
 }
 
 #[test]

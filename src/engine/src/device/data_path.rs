@@ -7,6 +7,7 @@ use crate::limits::{IDLE_TURNS, TIMERS_PER_CALL, TX_BYTES, TX_PACKETS};
 use crate::path::Release;
 use crate::qp::Event;
 use crate::seeded;
+use std::net::IpAddr;
 use std::time::Instant;
 use urxe_types::{Pkey, Qpn};
 use urxe_wire::batch::TxBatch;
@@ -61,9 +62,7 @@ impl Device {
             return Err(Counter::DropTooShort);
         }
         // HOSTILE-010, COUNT-020
-        if outer.flow.src_port != ROCE_PORT
-            && self.tables.config.guarded_addrs.contains(&outer.flow.src)
-        {
+        if outer.flow.src_port != ROCE_PORT && self.is_guarded(outer.flow.src) {
             return Err(Counter::DropForgedLocal);
         }
         // COUNT-001
@@ -85,6 +84,19 @@ impl Device {
             // COUNT-005, UD-018
             false => Err(Counter::DropBadPkey),
         }
+    }
+
+    /// Whether nobody but this daemon sends from an address. Of the one that is asked for again and
+    /// again it is known without a search.
+    fn is_guarded(&mut self, src: IpAddr) -> bool {
+        if self.unguarded == Some(src) {
+            return false;
+        }
+        let is_guarded = self.tables.config.guarded_addrs.contains(&src);
+        if !is_guarded {
+            self.unguarded = Some(src);
+        }
+        is_guarded
     }
 
     /// A packet with an opcode that we do not know: if it is one of reliable connections, its QP

@@ -70,6 +70,8 @@ pub struct Device {
     rng: ChaCha8Rng,
     icrc: Checker,
     tables: Tables,
+    /// An address that is known not to be guarded: where the last packet came from.
+    unguarded: Option<IpAddr>,
     multicast: MulticastTable,
     management: Management,
     qps: IntMap<Box<Scheduled>>,
@@ -107,6 +109,7 @@ impl Device {
             icrc: Checker::new(),
             management: Management::new(config.slot.management_qpn()),
             tables: Tables::new(config),
+            unguarded: None,
             multicast: MulticastTable::default(),
             qps: IntMap::default(),
             qpns,
@@ -148,6 +151,7 @@ impl Device {
             return;
         }
         self.tables.config.guarded_addrs = guarded_addrs;
+        self.unguarded = None;
         for scheduled in self.qps.values_mut() {
             scheduled.qp.follow_guarded_addrs(&self.tables.config);
         }
