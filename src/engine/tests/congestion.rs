@@ -304,6 +304,26 @@ fn a_path_counts_few_of_a_reads_answers_too_many_as_in_flight_and_none_when_it_h
 }
 
 #[test]
+fn a_program_is_told_that_a_read_has_ended_before_the_path_is_while_many_more_are_under_way() {
+    let mut t = Script::reading();
+    let op = SendOp::Read { remote_addr: 0x7000, rkey: Rkey(1) };
+    for wr_id in 1..=16 {
+        t.post(wr_id, op, &[t.sge(0, 256)]);
+    }
+    t.sent();
+    let all = path(&t).inward.in_flight;
+    for number in 0..16 {
+        let answer = pkt(Opcode::RC_READ_RESPONSE_ONLY, 200 + number);
+        let answer = answer.aeth(urxe_wire::Syndrome::ACK, 2 + number).payload(&[7; 256]);
+        t.receive(&[answer.to(t.qpn)]);
+        t.expect_send(u64::from(1 + number), WcStatus::Success);
+        let (told, left) = (path(&t).inward.in_flight, all / 16 * u64::from(15 - number));
+        assert!((left..=left + left / 8).contains(&told), "{told} where {left} are");
+        assert_eq!(told > left, number == 0);
+    }
+}
+
+#[test]
 fn a_path_is_told_of_answers_before_a_mark_without_it_and_of_all_when_no_more_comes() {
     let mut t = Script::reading();
     let each = read_of_64(&mut t);

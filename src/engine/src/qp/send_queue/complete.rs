@@ -5,7 +5,7 @@ use crate::cause::Cause;
 use crate::counters::Counter;
 use crate::host::{Host, Taken};
 use crate::qp::common::{Cx, Failure};
-use urxe_types::{Completion, Extra, Qpn, SendOp, WcOpcode, WcStatus};
+use urxe_types::{Completion, Extra, Psn, Qpn, SendOp, WcOpcode, WcStatus};
 
 impl SendQueue {
     /// Ends the work requests that are done, oldest first: with success if the program can see
@@ -25,13 +25,37 @@ impl SendQueue {
                 }
                 break;
             }
-            // RC-COMP-018, ORDER-006
-            if front.expects_response() && !cx.sync() {
-                return Err(Failure::Send(WcStatus::LocalProtection, Cause::LocalMemory));
-            }
-            self.end_front(cx);
+            self.end_done(cx)?;
         }
         Ok(distance(before, self.una))
+    }
+
+    /// The answer to `psn` has arrived. If it is one to a READ and [in its
+    /// turn](Self::is_answer_in_turn), moves on behind it; otherwise nothing is done. Returns
+    /// whether it was.
+    pub(in crate::qp) fn advance_in_turn<H: Host>(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        psn: Psn,
+    ) -> Result<bool, Failure> {
+        if !self.is_answer_in_turn(psn) || fault!(PartEndsMessage) {
+            return Ok(false);
+        }
+        match self.pending.front().is_some_and(|front| front.is_last(front.number(psn))) {
+            true => self.end_done(cx)?,
+            false => self.advance_una(psn.next()),
+        }
+        Ok(true)
+    }
+
+    /// Ends the oldest work request successfully, if the program can see its data.
+    fn end_done<H: Host>(&mut self, cx: &mut Cx<'_, H>) -> Result<(), Failure> {
+        // RC-COMP-018, ORDER-006
+        if self.pending.front().is_some_and(|front| front.expects_response()) && !cx.sync() {
+            return Err(Failure::Send(WcStatus::LocalProtection, Cause::LocalMemory));
+        }
+        self.end_front(cx);
+        Ok(())
     }
 
     /// Ends the oldest work request successfully, and the local operations after it that were

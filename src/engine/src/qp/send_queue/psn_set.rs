@@ -78,6 +78,10 @@ impl PsnSet {
     pub(super) fn advance(&mut self, psn: Psn) {
         let base = aligned(psn);
         if self.is_empty() {
+            // As nearly always.
+            if self.base == base {
+                return;
+            }
             self.words.clear();
             self.base = base;
             return;

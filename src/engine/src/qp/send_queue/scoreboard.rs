@@ -197,21 +197,13 @@ impl SendQueue {
         self.on_arrived(index, packet)
     }
 
-    /// The answer to `psn` has arrived. If that is the oldest, of a READ that is to bring more, and
-    /// nothing is missing or came early, moves on behind it: what the answers to a long READ mostly
-    /// are. Otherwise nothing is done.
-    pub(in crate::qp) fn advance_within_oldest(&mut self, psn: Psn) -> bool {
-        let board = &self.scoreboard;
-        let is_next = psn == self.una
-            && board.arrived.is_empty()
-            && board.lost.is_empty()
-            && self.pending.front().is_some_and(|front| {
-                front.is_read() && front.failed.is_none() && !front.is_last(front.number(psn))
-            });
-        if is_next {
-            self.advance_una(psn.next());
-        }
-        is_next
+    /// Whether `psn` is of the oldest packet, of a READ, and nothing is missing or came early: what
+    /// the answers to READs mostly are.
+    pub(super) fn is_answer_in_turn(&self, psn: Psn) -> bool {
+        psn == self.una
+            && self.scoreboard.arrived.is_empty()
+            && self.scoreboard.lost.is_empty()
+            && self.pending.front().is_some_and(|front| front.is_read() && front.failed.is_none())
     }
 
     fn on_arrived(&mut self, index: usize, packet: u32) -> bool {

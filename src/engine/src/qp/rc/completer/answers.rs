@@ -122,7 +122,7 @@ impl Completer {
         path: PathId,
         psn: Psn,
     ) -> Result<(), Failure> {
-        if sq.advance_within_oldest(psn) {
+        if sq.advance_in_turn(cx, psn)? {
             self.untold.expect_more();
             self.on_progress(cx, sq, path, 1);
         } else {

@@ -1,5 +1,5 @@
-//! What has left the flight, told to the path: at once, but for the answers to a READ of which many
-//! more are under way. Those come one behind the other, and each tells the path little.
+//! What has left the flight, told to the path: at once, but for answers to READs of which many more
+//! are under way. Those come one behind the other, and each tells the path little.
 
 use crate::path::{Delivered, Direction, Lost, PathId, Sample};
 use crate::qp::common::Cx;
@@ -15,7 +15,7 @@ const UNTOLD_PART: u64 = 8;
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Untold {
     packets: u8,
-    /// The last of them was an answer to the oldest READ, of which more is to come.
+    /// The last of them was an answer to a READ that came in its turn.
     more_to_come: bool,
 }
 
@@ -26,7 +26,7 @@ impl Untold {
         self.more_to_come = false;
     }
 
-    /// It was an answer to the oldest READ, of which more is to come.
+    /// It was an answer to a READ that came in its turn: what is in flight still comes behind it.
     pub(super) fn expect_more(&mut self) {
         self.more_to_come = true;
     }
