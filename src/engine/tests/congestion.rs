@@ -305,22 +305,31 @@ fn a_path_counts_few_of_a_reads_answers_too_many_as_in_flight_and_none_when_it_h
 
 #[test]
 fn a_program_is_told_that_a_read_has_ended_before_the_path_is_while_many_more_are_under_way() {
-    let mut t = Script::reading();
+    let mut t = Script::with(QpAttr { max_rd_atomic: Some(128), ..usual() });
     let op = SendOp::Read { remote_addr: 0x7000, rkey: Rkey(1) };
+    let answer = |number: u32| {
+        let answer = pkt(Opcode::RC_READ_RESPONSE_ONLY, 200 + number);
+        answer.aeth(urxe_wire::Syndrome::ACK, 1 + number).payload(&[7; 256])
+    };
+    // The round trip is known then.
+    t.post(0, op, &[t.sge(0, 256)]);
+    t.sent();
+    t.receive(&[answer(0).to(t.qpn)]);
+    t.expect_send(0, WcStatus::Success);
     for wr_id in 1..=16 {
         t.post(wr_id, op, &[t.sge(0, 256)]);
     }
     t.sent();
-    let all = path(&t).inward.in_flight;
-    for number in 0..16 {
-        let answer = pkt(Opcode::RC_READ_RESPONSE_ONLY, 200 + number);
-        let answer = answer.aeth(urxe_wire::Syndrome::ACK, 2 + number).payload(&[7; 256]);
-        t.receive(&[answer.to(t.qpn)]);
-        t.expect_send(u64::from(1 + number), WcStatus::Success);
-        let (told, left) = (path(&t).inward.in_flight, all / 16 * u64::from(15 - number));
+    let (all, mut was_told_later) = (path(&t).inward.in_flight, false);
+    for number in 1..=16 {
+        t.receive(&[answer(number).to(t.qpn)]);
+        t.expect_send(number.into(), WcStatus::Success);
+        let (told, left) = (path(&t).inward.in_flight, all / 16 * u64::from(16 - number));
         assert!((left..=left + left / 8).contains(&told), "{told} where {left} are");
-        assert_eq!(told > left, number == 0);
+        was_told_later |= told > left;
     }
+    assert!(was_told_later);
+    assert_eq!(path(&t).inward.in_flight, 0);
 }
 
 #[test]
