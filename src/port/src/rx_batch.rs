@@ -1,8 +1,7 @@
 //! Received datagrams, one at a time out of a few large buffers.
 
-use std::net::{IpAddr, Ipv4Addr};
 use std::ops::Range;
-use urxe_wire::{Flow, Ident, Opcode, Outer, joined};
+use urxe_wire::{Ident, Opcode, Outer, joined};
 
 /// Size of one receive buffer: the largest IPv6 packet (40 + 65,535 bytes) fits, with what a packet
 /// socket puts in front of it, so nothing is ever truncated.
@@ -10,19 +9,6 @@ pub(crate) const BUFFER_LEN: usize = 64 * 1024 + 256;
 
 /// Datagrams that one receive buffer is assumed to hold at most, for the bookkeeping's size.
 const DATAGRAMS_PER_BUFFER: usize = 64;
-
-/// Stands where nothing was taken yet.
-const NO_OUTER: Outer = Outer {
-    flow: Flow {
-        src: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-        dst: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-        src_port: 0,
-        traffic_class: 0,
-        hop_limit: 0,
-        flow_label: 0,
-    },
-    ident: Ident::Hidden { guess: 0 },
-};
 
 /// Receive buffers, made when they are needed first and used again and again.
 ///
@@ -46,8 +32,6 @@ pub struct RxBatch {
     /// Spans taken, and datagrams taken of the one after.
     span: usize,
     index: usize,
-    /// What the datagram taken last came with, if there is one.
-    outer: Outer,
 }
 
 /// Datagrams back to back in one buffer, all as long as `segment` but for a shorter last one.
@@ -62,14 +46,26 @@ struct Span {
     is_last_first: bool,
     /// They are two packets of one datagram.
     is_joined: bool,
-    /// The outer headers of the first.
+    /// The identification of the first.
+    first_ident: Ident,
+    /// The outer headers, of the one that was taken last or else of the first: they differ by their
+    /// identification alone.
     outer: Outer,
 }
 
 impl Span {
     fn one(buffer: usize, start: usize, len: usize, outer: Outer) -> Span {
-        let (is_last_first, is_joined) = (false, false);
-        Span { buffer, start, len, segment: len, datagrams: 1, is_last_first, is_joined, outer }
+        Span {
+            buffer,
+            start,
+            len,
+            segment: len,
+            datagrams: 1,
+            is_last_first: false,
+            is_joined: false,
+            first_ident: outer.ident,
+            outer,
+        }
     }
 
     /// The same bytes, each datagram as long as `segment` but for a shorter last one.
@@ -95,7 +91,7 @@ impl Span {
     /// The identification of one of them. Segmentation numbers segments in order, so it counts up.
     fn ident(&self, index: usize) -> Ident {
         let number = if self.is_joined { 0 } else { index as u16 };
-        match self.outer.ident {
+        match self.first_ident {
             Ident::Known { ident, fragment } => {
                 Ident::Known { ident: ident.wrapping_add(number), fragment }
             }
@@ -122,25 +118,20 @@ impl RxBatch {
             tail: 0,
             span: 0,
             index: 0,
-            outer: NO_OUTER,
         }
     }
 
     /// Takes the next datagram (the UDP payload, ICRC included) and what it came with.
     pub fn next_datagram(&mut self) -> Option<(&Outer, &mut [u8])> {
-        let span = self.spans.get(self.span)?;
+        let span = self.spans.get_mut(self.span)?;
         let index = span.index(self.index);
-        // Those of a buffer came with the same but for this.
-        match self.index {
-            0 => self.outer = span.outer(index),
-            _ => self.outer.ident = span.ident(index),
-        }
+        span.outer.ident = span.ident(index);
         self.index += 1;
         if self.index == span.datagrams {
             self.span += 1;
             self.index = 0;
         }
-        Some((&self.outer, &mut self.buffers[span.buffer][span.range(index)]))
+        Some((&span.outer, &mut self.buffers[span.buffer][span.range(index)]))
     }
 
     /// How many datagrams there are, taken or not.
@@ -296,6 +287,8 @@ mod tests {
     use super::*;
     use crate::testing::push;
     use proptest::prelude::*;
+    use std::net::Ipv4Addr;
+    use urxe_wire::Flow;
     use urxe_wire::batch::{TxBatch, TxLimits};
 
     fn outer(guess: u16) -> Outer {
