@@ -38,7 +38,7 @@ impl SendQueue {
         cx: &mut Cx<'_, H>,
         psn: Psn,
     ) -> Result<bool, Failure> {
-        if !self.is_answer_in_turn(psn) || fault!(PartEndsMessage) {
+        if !self.is_answer_in_turn(psn) {
             return Ok(false);
         }
         match self.pending.front().is_some_and(|front| front.is_last(front.number(psn))) {
