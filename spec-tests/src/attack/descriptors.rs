@@ -7,6 +7,7 @@ use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
     SocketFlags, SocketType,
 };
+use std::collections::VecDeque;
 use std::io::{IoSlice, Write};
 use std::mem::MaybeUninit;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -26,6 +27,11 @@ pub(super) const ATTACKS: &[Attack] = &[
     .found("T3")
     .ends_own(),
     Attack::new("rights", rights, "sends 250 descriptors at a time"),
+    Attack::new(
+        "unread-sockets",
+        unread_sockets,
+        "goes with requests unread that bring sockets whose close waits for unsent data",
+    ),
     Attack::new(
         "own-socket",
         own_socket,
@@ -72,6 +78,25 @@ fn slow_close(setting: &Setting, ready: &mut dyn FnMut()) -> Result {
         if program.channel.recv::<Reply>().is_err() {
             program = self::program(setting)?;
         }
+        Ok(())
+    })
+}
+
+/// The first answer cannot be delivered, so the others are never received: they are closed with the
+/// session.
+fn unread_sockets(setting: &Setting, ready: &mut dyn FnMut()) -> Result {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let mut readers = VecDeque::new();
+    ready();
+    forever(|| {
+        let prepared: Result<Vec<_>> = (0..4).map(|_| lingering_socket(&listener)).collect();
+        let mut channel = Channel::connect(&setting.socket)?;
+        for (socket, reader) in prepared? {
+            // One that is refused is tried again.
+            let _ = channel.send(&Request::ListDevices, &[socket.as_fd()]);
+            readers.push_back(reader);
+        }
+        readers.drain(..readers.len().saturating_sub(256));
         Ok(())
     })
 }

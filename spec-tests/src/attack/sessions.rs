@@ -10,6 +10,11 @@ use urxe_shm::control::channel::{Channel, ChannelError};
 use urxe_shm::control::{CaptureSpec, Cursor, Request, ResourceKind};
 
 pub(super) const ATTACKS: &[Attack] = &[
+    Attack::new(
+        "computing",
+        computing,
+        "computes on every processor and asks for nothing, for comparison",
+    ),
     Attack::new("silent-sessions", silent_sessions, "opens 1,100 connections and says nothing")
         .found("H8"),
     Attack::new("requests", requests, "asks as fast as it is answered"),
@@ -37,6 +42,22 @@ pub(super) const ATTACKS: &[Attack] = &[
         "its programs die of signals in the midst of traffic",
     ),
 ];
+
+/// What the scheduler makes of a neighbour, without any doing of the daemon's.
+fn computing(_: &Setting, ready: &mut dyn FnMut()) -> Result {
+    let processors = std::thread::available_parallelism()?.get();
+    for _ in 1..processors {
+        std::thread::spawn(|| {
+            loop {
+                std::hint::spin_loop();
+            }
+        });
+    }
+    ready();
+    loop {
+        std::hint::spin_loop();
+    }
+}
 
 fn silent_sessions(setting: &Setting, ready: &mut dyn FnMut()) -> Result {
     let channels: Vec<_> =

@@ -3,7 +3,7 @@
 #![allow(clippy::print_stdout)] // the table is what it is for
 
 use clap::Parser;
-use rustix::process::{Signal, set_parent_process_death_signal};
+use rustix::process::{Signal, set_parent_process_death_signal, setsid};
 use serde_json::json;
 use std::io::BufRead;
 use std::net::IpAddr;
@@ -75,6 +75,12 @@ fn main() -> ExitCode {
 fn run(args: &Args) -> Result<ExitCode> {
     let role = &args.role;
     let socket = role.socket.clone().unwrap_or_default();
+    if role.newcomer || role.victim.is_some() || role.attacker.is_some() {
+        // As users who have logged in each: a system that shares processors out by session
+        // (autogroup) then does so by user, however many threads one has. It fails only where
+        // it is so already.
+        let _ = setsid();
+    }
     if role.newcomer {
         match newcomer(&socket) {
             Ok(()) => println!("served"),
