@@ -59,8 +59,13 @@ pub const MAX_MAPPED_MRS_OF_ALL: usize = 32_768;
 /// because no process of its own could be had: 62 of these have a quarter of the mappings.
 pub const MAX_MAPPED_MRS_OF_GUEST: usize = 256;
 
-/// Connections accepted in one turn.
-pub(crate) const ACCEPTS_PER_TURN: usize = 4;
+/// Connections accepted in each [`ACCEPT_INTERVAL`]: more than programs can be started in it, and
+/// few enough that who connects and goes without end takes less than half of a processor, in the
+/// broker and in the slot of its user.
+pub(crate) const ACCEPTS_PER_INTERVAL: u32 = 4;
+
+/// The shortest pause that the broker can wait for.
+pub(crate) const ACCEPT_INTERVAL: Duration = Duration::from_millis(1);
 
 /// How long no program is accepted after the system had no room for one.
 pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);

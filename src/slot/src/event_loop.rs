@@ -2,10 +2,11 @@
 //!
 //! Each turn looks at all descriptors with one system call, or at the ports alone, without it,
 //! where there was work and that was done just now ([`ASK_EVERY`]). Then it takes in at most one
-//! receive call's worth of packets from each port, all doorbells, what timers are due, and a few
-//! control requests of each session; then it lets every device send a bounded number of batches. So
-//! whatever keeps the loop busy, everything else has its turn. A descriptor that had more than
-//! its share stays on the list of those that are ready, since mio tells of each one only once.
+//! receive call's worth of packets from each port, control requests of sessions for a while
+//! ([`control`]), all doorbells, and what timers are due; then it lets every device send a bounded
+//! number of batches. So whatever keeps the loop busy, everything else has its turn. A descriptor
+//! that had more than its share stays on the list of those that are ready, since mio tells of each
+//! one only once.
 //!
 //! After the last piece of work the loop keeps looking for [`SPIN`], yielding the processor each
 //! time, and then sleeps; at once if others do not give the processor back ([`YieldPolicy`]).
@@ -14,6 +15,7 @@
 //! even before, and then costs nothing until it rings ([`Awake`]). And they are told whether the
 //! loop is kept from the processor ([`Crowding`]), so that their threads do not poll in vain.
 
+mod control;
 mod pollers;
 mod run;
 
@@ -21,36 +23,28 @@ use crate::alarm::Alarm;
 use crate::awake::Awake;
 use crate::counters::DaemonCounters;
 use crate::crowding::Crowding;
-use crate::device::{SlotDevice, post};
+use crate::device::SlotDevice;
 use crate::history_file::{self, HistoryWriter};
-use crate::limits::{FREES_PER_TURN, MESSAGES_PER_TURN, REQUESTS_PER_TURN};
 use crate::link::{Link, LinkError, ToBroker, ToSlot};
 use crate::log::{self, LogLimit};
-use crate::questions;
-use crate::refusal::refuse;
-use crate::resources::handle;
-use crate::session::{Answer, Session, SlotCtx};
-use crate::taps;
+use crate::session::{Session, SlotCtx};
 use crate::token::Token;
 use crate::{Allotment, SlotError};
+use control::Control;
 use mio::unix::SourceFd;
 use mio::{Interest, Registry};
 pub(crate) use pollers::HandOff;
 use pollers::Pollers;
 use run::LentPoll;
 pub(crate) use run::{Locked, run};
-use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::time::Instant;
 use urxe_engine::Counter;
-use urxe_nic::{OwnerId, guard_addresses};
-use urxe_port::AddressSockets;
-use urxe_shm::control::channel::ChannelError;
+use urxe_nic::guard_addresses;
 use urxe_shm::control::closing::Closer;
-use urxe_shm::control::{ControlError, Reply};
 use urxe_types::Slab;
 
 /// What came of a descriptor that was ready.
@@ -84,6 +78,8 @@ pub(crate) struct EventLoop {
     alarm: Alarm,
     /// Descriptors that were ready and have not said since that there is nothing more.
     ready: Vec<Token>,
+    /// What there is to do beside the data path.
+    control: Control,
     link: Link<ToBroker, ToSlot>,
     /// Before what they have: when the slot ends, programs notice at once, by their sockets.
     sessions: Slab<Session>,
@@ -111,8 +107,8 @@ impl EventLoop {
             ports_are_watched: true,
             failed: None,
             alarm: Alarm::new()?,
-            // What came before it was watched.
-            ready: vec![Token::Link],
+            ready: Vec::new(),
+            control: Control::new(),
             link,
             sessions: Slab::default(),
             awake: Awake::default(),
@@ -151,8 +147,11 @@ impl EventLoop {
     /// Takes note of what has become ready.
     fn note_ready(&mut self, tokens: impl Iterator<Item = Token>) {
         for token in tokens {
-            if !self.ready.contains(&token) {
-                self.ready.push(token);
+            match token {
+                Token::Session { key } => self.control.askers.note(key),
+                Token::Link => self.control.link_is_ready = true,
+                token if self.ready.contains(&token) => {}
+                token => self.ready.push(token),
             }
         }
     }
@@ -208,18 +207,6 @@ impl EventLoop {
     fn turn(&mut self, now: Instant) -> Result<bool, SlotError> {
         let mut worked = self.take_doorbells(now);
         self.note_undone(now, worked);
-        // Before the devices have their turn: peers are to be told of connections that end.
-        if let Some(session) = self.dead.last_mut() {
-            session.free_some(&mut self.ctx, FREES_PER_TURN);
-        }
-        if let Some(session) = self.dead.last()
-            && !session.is_ending()
-        {
-            self.ctx.programs.remove(&session.id());
-            taps::forget(&mut self.ctx, session.id());
-            self.ctx.to_broker.push(ToBroker::Freed { session: session.id().0 });
-            self.dead.pop();
-        }
         for (index, device) in self.ctx.devices.iter_mut().enumerate() {
             worked |= device.nic.handle_timers(now).map_err(SlotError::Port)?;
             device.tell_broker(index, &mut self.ctx.to_broker);
@@ -233,14 +220,14 @@ impl EventLoop {
     /// Sees to a descriptor that is ready.
     fn serve(&mut self, now: Instant, token: Token) -> Result<Progress, SlotError> {
         match token {
-            Token::Alarm => Ok(NOTHING),
+            // The latter two were noted.
+            Token::Alarm | Token::Link | Token::Session { .. } => Ok(NOTHING),
             Token::Ring { key } => {
                 if let Some(session) = self.sessions.get(key) {
                     self.awake.wake(now, key, session);
                 }
                 Ok(NOTHING)
             }
-            Token::Link => self.listen_to_broker(now),
             Token::Port { device } => {
                 let nic = &mut self.ctx.devices[device].nic;
                 let sent = nic.is_blocked() && nic.send(now).map_err(SlotError::Port)?;
@@ -248,7 +235,6 @@ impl EventLoop {
                 let received = nic.receive(now).map_err(SlotError::Port)?;
                 Ok(Progress { worked: received || sent, more: received })
             }
-            Token::Session { key } => self.answer(now, key),
             Token::Channel { device, channel } => {
                 let registry = self.poll.registry();
                 let nic = &mut self.ctx.devices[device].nic;
@@ -256,69 +242,6 @@ impl EventLoop {
                 Ok(NOTHING)
             }
         }
-    }
-
-    /// Takes in a few messages of the broker.
-    fn listen_to_broker(&mut self, now: Instant) -> Result<Progress, SlotError> {
-        for heard in 0..MESSAGES_PER_TURN {
-            let Some((message, fds)) = self.link.recv().map_err(SlotError::Link)? else {
-                return Ok(Progress { worked: heard > 0, more: false });
-            };
-            match message {
-                // It came first, and was seen to.
-                ToSlot::Start(_) | ToSlot::Open(_) => {}
-                ToSlot::AddAddress { device, addr } => {
-                    if let Some(device) = self.ctx.devices.get_mut(device) {
-                        let adopted = device.nic.adopt(AddressSockets { addr, fds });
-                        // A program that asked for a group is told by the answer.
-                        if !addr.is_multicast() {
-                            adopted?;
-                        }
-                    }
-                }
-                ToSlot::RemoveAddress { device, addr } => {
-                    if let Some(device) = self.ctx.devices.get_mut(device) {
-                        device.nic.remove_address(addr);
-                    }
-                }
-                ToSlot::Device { device, state, events } => {
-                    if let Some(device) = self.ctx.devices.get_mut(device) {
-                        device.follow(now, state, events).map_err(SlotError::Port)?;
-                    }
-                    self.guard_addresses();
-                }
-                ToSlot::Session { number, uid, pid } => self.begin_session(number, uid, pid, fds),
-                ToSlot::EndSession { session } => {
-                    if let Some(&key) = self.keys.get(&session) {
-                        self.end_session(key);
-                    }
-                }
-                ToSlot::Answer { session, answer } => {
-                    if let Some(&key) = self.keys.get(&session) {
-                        self.pass_on(key, answer, fds);
-                    }
-                }
-                ToSlot::CmEvents { session, channel, waiting } => {
-                    let session = self.keys.get(&session).and_then(|&key| self.sessions.get(key));
-                    if let Some(session) = session {
-                        session.show_cm_events(channel, waiting);
-                    }
-                }
-                ToSlot::AreYouThere => self.ctx.to_broker.push(ToBroker::Here),
-                ToSlot::Tap { number, device, viewer, spec } => {
-                    if let Some(pipe) = fds.into_iter().next() {
-                        taps::begin(&mut self.ctx, (number, device, viewer), spec, pipe);
-                    }
-                }
-                ToSlot::EndTap { number } => taps::end(&mut self.ctx, number),
-                ToSlot::Question { number, device, viewer, subject } => {
-                    if let Some(found) = questions::answer(&mut self.ctx, device, viewer, subject) {
-                        self.ctx.to_broker.push(ToBroker::Found { number, found });
-                    }
-                }
-            }
-        }
-        Ok(Progress { worked: true, more: true })
     }
 
     /// Tells the broker what there is to tell.
@@ -329,34 +252,6 @@ impl EventLoop {
         // SLOT-122: what waited may have room now, and nothing else sends it.
         self.link.flush(now)?;
         self.link.watch_for_room(self.poll.registry(), Token::Link.to_mio())
-    }
-
-    /// A program has connected.
-    fn begin_session(&mut self, number: u64, uid: u32, pid: u32, mut fds: Vec<OwnedFd>) {
-        let session = fds.pop().map(|socket| Session::new(socket, OwnerId(number), uid, pid));
-        let Some(key) = session.and_then(|session| self.sessions.insert(session)) else {
-            // This process has too many descriptors; the program sees that it is turned away.
-            self.ctx.counters.sockets_failed += 1;
-            let session = number;
-            self.ctx.to_broker.extend([ToBroker::Gone { session }, ToBroker::Freed { session }]);
-            return;
-        };
-        self.keys.insert(number, key);
-        if let Some(session) = self.sessions.get(key)
-            && self.register(session, Token::Session { key }, Interest::READABLE).is_err()
-        {
-            self.ctx.counters.sockets_failed += 1;
-            self.end_session(key);
-        }
-    }
-
-    /// Gives a session the broker's answer, and goes on with what it asks next.
-    fn pass_on(&mut self, key: u32, answer: Result<Reply, ControlError>, fds: Vec<OwnedFd>) {
-        let Some(session) = self.sessions.get_mut(key) else { return };
-        let goes_on = session.answered(answer, fds).is_none_or(|answer| self.reply(key, answer));
-        if goes_on && !self.ready.contains(&Token::Session { key }) {
-            self.ready.push(Token::Session { key });
-        }
     }
 
     /// Has the event channels watched that have become full. The session of one for which the
@@ -378,129 +273,6 @@ impl EventLoop {
         }
     }
 
-    /// Answers a few requests of a session.
-    fn answer(&mut self, now: Instant, key: u32) -> Result<Progress, SlotError> {
-        let ended = Ok(Progress { worked: true, more: false });
-        let crowded = self.is_crowded();
-        for served in 0..REQUESTS_PER_TURN {
-            // SHARE-012
-            if !self.ctx.closer.has_room() {
-                return Ok(Progress { worked: served > 0, more: true });
-            }
-            let Some(session) = self.sessions.get_mut(key) else { return ended };
-            // SLOT-004
-            if session.has_asked() {
-                return ended;
-            }
-            if session.is_ending() {
-                session.free_some(&mut self.ctx, FREES_PER_TURN);
-                let is_over = !session.is_ending();
-                if is_over && !self.reply(key, Ok(Reply::Done.into())) {
-                    return ended;
-                }
-                return Ok(Progress { worked: true, more: true });
-            }
-            // SHARE-006
-            if session.reclaim_rings() {
-                return Ok(Progress { worked: true, more: true });
-            }
-            let was_open = session.wake_fd().is_some();
-            let answer = match session.receive() {
-                Ok((request, fds)) => {
-                    // CLIENT-014
-                    let posted = post(session, &mut self.ctx.devices, now);
-                    let all_are_taken = posted.map_err(SlotError::Port)?;
-                    if !all_are_taken || session.free_retired_rings() {
-                        session.hold_request(request, fds);
-                        return Ok(Progress { worked: true, more: true });
-                    }
-                    handle(session, &mut self.ctx, request, fds)
-                }
-                Err(ChannelError::WouldBlock) => {
-                    return Ok(Progress { worked: served > 0, more: false });
-                }
-                Err(ChannelError::Closed) => {
-                    self.end_session(key);
-                    return ended;
-                }
-                Err(error) => {
-                    let counter = match &error {
-                        ChannelError::Truncated => &mut self.ctx.counters.requests_oversized,
-                        ChannelError::FdsLost | ChannelError::TooManyFds { .. } => {
-                            &mut self.ctx.counters.requests_with_lost_descriptors
-                        }
-                        ChannelError::Os(_) => {
-                            self.ctx.counters.sockets_failed += 1;
-                            self.end_session(key);
-                            return ended;
-                        }
-                        // HOST-010
-                        _ => &mut self.ctx.counters.requests_malformed,
-                    };
-                    *counter += 1;
-                    Err(refuse(Errno::PROTO, error.to_string()))
-                }
-            };
-            let woken = match session.wake_fd().filter(|_| !was_open) {
-                // Every write wakes us once, and need not be read.
-                Some(fd) => {
-                    session.set_crowded(crowded);
-                    self.awake.wake(now, key, session);
-                    register(self.poll.registry(), fd, Token::Ring { key }, Interest::READABLE)
-                }
-                None => Ok(()),
-            };
-            if woken.is_err() {
-                self.ctx.counters.sockets_failed += 1;
-                self.end_session(key);
-                return ended;
-            }
-            if !self.reply(key, answer) {
-                return ended;
-            }
-        }
-        Ok(Progress { worked: true, more: true })
-    }
-
-    /// Sends the answer to a request, if it is there already. Returns whether the session goes on.
-    fn reply(&mut self, key: u32, answer: Result<Answer, ControlError>) -> bool {
-        let (reply, fds) = match answer {
-            Ok(Answer::WhenFreed | Answer::Brokers) => return true,
-            Ok(Answer::Reply { reply, fds }) => (reply, fds),
-            Err(error) => (Reply::Error(error), Vec::new()),
-        };
-        self.ctx.counters.requests += 1;
-        let session = self.sessions.get_mut(key);
-        if let Reply::Error(error) = &reply {
-            self.ctx.counters.requests_refused += 1;
-            if let Some(session) = &session {
-                log::refused(&mut self.ctx, session, error);
-            }
-        }
-        let delivered = session.is_some_and(|session| session.reply(&reply, &fds).is_ok());
-        if !delivered {
-            // HOST-011
-            self.ctx.counters.replies_undeliverable += 1;
-            self.end_session(key);
-        }
-        delivered
-    }
-
-    /// The program is gone, or is to go.
-    fn end_session(&mut self, key: u32) {
-        let Some(mut session) = self.sessions.remove(key) else { return };
-        self.keys.remove(&session.id().0);
-        // The program may keep its end of the eventfd, and with it the registration.
-        if let Some(fd) = session.wake_fd() {
-            self.deregister(fd);
-        }
-        self.deregister(&session);
-        self.ctx.to_broker.push(ToBroker::Gone { session: session.id().0 });
-        // HOST-012
-        session.begin_teardown();
-        self.dead.push(session);
-    }
-
     /// Whether threads that poll had better sleep. Not those that take turns.
     fn is_crowded(&self) -> bool {
         // CLIENT-020
@@ -513,8 +285,8 @@ impl EventLoop {
     }
 
     /// Whether there is more to do right away.
-    fn has_more(&self) -> bool {
-        !self.dead.is_empty() || !self.ready.is_empty()
+    fn has_more(&self, now: Instant) -> bool {
+        !self.ready.is_empty() || self.control_due(now).is_some_and(|due| due <= now)
     }
 
     /// Whether there is something to be sent.

@@ -78,6 +78,11 @@ pub const MAX_CQE: u32 = (1 << 22) - 1;
 /// which creates a thousand QPs does not keep packets waiting.
 pub(crate) const REQUESTS_PER_TURN: usize = 2;
 
+/// For how long a turn of the event loop has messages of the broker, control requests of all
+/// sessions and what is to be freed: a few times what a request usually takes. If that is not
+/// enough, there is as long a rest from it.
+pub(crate) const CONTROL_TIME: Duration = Duration::from_micros(50);
+
 /// Doorbells of one session that are taken in one turn of the event loop, at about 0.1 us each;
 /// the others are in the next turns.
 pub(crate) const DOORBELLS_PER_TURN: u32 = 256;

@@ -431,6 +431,13 @@ impl Session {
         }
     }
 
+    /// The end of it, when all is freed. With its socket goes what the program has sent and nobody
+    /// has received, such as sockets that linger.
+    pub(crate) fn close(self, closer: &Closer) {
+        let held = self.held_request.into_iter().flat_map(|(_, fds)| fds);
+        held.chain([self.channel.into()]).for_each(|descriptor| closer.close(descriptor));
+    }
+
     /// Gives back some of the memory that was shared with a program that is gone: the last to let
     /// go of it would do all of it at once.
     fn free_memory(&mut self) {

@@ -77,20 +77,21 @@ impl Captures {
             devices,
             waiting: VecDeque::new(),
         };
-        let begun = capture.tap_own(&mut ctx.devices).and_then(|()| {
+        let tapped = capture.tap_own(&mut ctx.devices).and_then(|()| {
             let mut all = 1..slots.end();
             all.try_for_each(|slot| capture.tap(slot, ctx, slots))
         });
-        if let Err(error) = begun.or_refuse(Errno::MFILE, "capture") {
+        if let Err(error) = tapped.or_refuse(Errno::MFILE, "capture") {
             capture.end(ctx, slots);
             return Err(error);
         }
         self.open.insert(session.number, capture);
-        let counters = Counter::ALL.iter().map(|counter| CounterInfo {
-            name: counter.name().to_owned(),
-            meaning: counter.meaning().to_owned(),
-        });
-        Ok(Reply::CaptureBegun { counters: counters.collect() })
+        Ok(begun())
+    }
+
+    /// The answer to a session whose capture began before this process took over.
+    pub(crate) fn begun_before(&self, session: u64) -> Option<Reply> {
+        self.open.contains_key(&session).then(begun)
     }
 
     fn check(
@@ -156,6 +157,14 @@ impl Captures {
             capture.end(ctx, slots);
         }
     }
+}
+
+fn begun() -> Reply {
+    let counters = Counter::ALL.iter().map(|counter| CounterInfo {
+        name: counter.name().to_owned(),
+        meaning: counter.meaning().to_owned(),
+    });
+    Reply::CaptureBegun { counters: counters.collect() }
 }
 
 impl Capture {

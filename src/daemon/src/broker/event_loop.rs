@@ -39,7 +39,7 @@ use urxe_engine::Tuning;
 use urxe_nic::guard_addresses;
 use urxe_port::watch::Watch;
 use urxe_shm::control::channel::Listener;
-use urxe_shm::control::{ControlError, Reply, Request};
+use urxe_shm::control::{CaptureSpec, ControlError, Reply, Request};
 use urxe_slot::DaemonCounters;
 use urxe_slot::limits::{EVENTS_PER_TURN, MESSAGES_PER_TURN};
 use urxe_slot::link::{ToBroker, ToSlot};
@@ -47,6 +47,7 @@ use urxe_slot::pages::MAX_SHOWN_NAME;
 use urxe_slot::refusal::cannot_join;
 use urxe_types::SlotId;
 
+use accept::Pace;
 use change::Changes;
 pub(crate) use change::{Changeable, Changer};
 use token::Token;
@@ -75,8 +76,9 @@ pub(crate) struct EventLoop {
     drained_by: Option<Instant>,
     /// When the last program went; if none came, when we began to serve.
     alone_since: Instant,
-    /// When to accept again, after the system had no room for another connection.
+    /// When to accept again, after many have come or the system had no room for another connection.
     accept_again: Option<Instant>,
+    accept_pace: Pace,
     /// The machine's links and addresses.
     watch: Watch,
     /// Programs that have come, and how many sessions each user has.
@@ -144,6 +146,7 @@ impl EventLoop {
             drained_by: None,
             alone_since: now,
             accept_again: None,
+            accept_pace: Pace::new(now),
             watch,
             admission: Admission::new(),
             sessions: BTreeMap::new(),
@@ -234,7 +237,10 @@ impl EventLoop {
     fn serve(&mut self, now: Instant, token: Token) -> bool {
         match token {
             Token::Stop => false,
-            Token::Listener => self.accept(now),
+            Token::Listener => {
+                self.accept(now);
+                false
+            }
             Token::Watch => {
                 let changed = self.watch.next_change(now);
                 if changed {
@@ -407,6 +413,23 @@ impl EventLoop {
         self.answer(number, answer);
     }
 
+    /// Begins a capture, and says so when all slots take part.
+    fn begin_capture(&mut self, number: u64, spec: CaptureSpec) {
+        let Some(session) = self.sessions.get(&number) else { return };
+        let (ctx, slots, request) =
+            (&mut self.ctx, &mut self.slots, Request::BeginCapture(spec.clone()));
+        match self.captures.begin(session, ctx, slots, spec) {
+            // TAP-008
+            Ok(begun) => {
+                let answer = self.gatherings.when_taken(session, ctx, slots, request, begun);
+                if let Some((_, begun)) = answer {
+                    self.answer(number, Ok(begun));
+                }
+            }
+            Err(error) => self.answer(number, Err(error)),
+        }
+    }
+
     /// Does what a program asks of the broker.
     fn handle(&mut self, number: u64, request: Request) {
         let Some(session) = self.sessions.get_mut(&number) else { return };
@@ -416,10 +439,7 @@ impl EventLoop {
                 cm::handle_within(session, &mut self.ctx, channel, request)
             }
             Request::HostSlot => return self.host_slot(number),
-            Request::BeginCapture(spec) => {
-                let begun = self.captures.begin(session, &mut self.ctx, &mut self.slots, spec);
-                begun.map(Answer::Reply)
-            }
+            Request::BeginCapture(spec) => return self.begin_capture(number, spec),
             Request::NextCaptureStream => {
                 return match self.captures.next(number) {
                     Ok((reply, fds)) => self.answer_with_fds(number, Ok(reply), fds),

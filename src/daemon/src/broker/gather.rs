@@ -42,6 +42,8 @@ enum What {
     Counts(Counts),
     /// QPs, on a page that may have begun with the counters.
     Qps(StatsPage),
+    /// That all slots have taken what was sent to them before, to reply this.
+    Taken(Reply),
 }
 
 /// All questions that are being answered, by the numbers under which slots are asked.
@@ -105,6 +107,22 @@ impl Gatherings {
         let request = request.clone();
         let gathering = Gathering { session, request, device, viewer, what, slot: 0, until };
         Ok(self.ask(gathering, ctx, slots, *from))
+    }
+
+    /// Answers a request once all slots have taken what was sent to them because of it. Returns the
+    /// answer if none runs.
+    pub(crate) fn when_taken(
+        &mut self,
+        session: &Session,
+        ctx: &BrokerCtx,
+        slots: &mut Slots,
+        request: Request,
+        reply: Reply,
+    ) -> Option<Complete> {
+        let (viewer, what) = (session.viewer(), What::Taken(reply));
+        let (session, until) = (session.number, ctx.now);
+        let gathering = Gathering { session, request, device: 0, viewer, what, slot: 0, until };
+        self.ask(gathering, ctx, slots, Cursor::default())
     }
 
     /// Takes in what a slot has found.
@@ -183,7 +201,8 @@ impl Gatherings {
             What::Resources(kind) => Subject::Resources { kind: *kind, after },
             What::Paths => Subject::Paths { after },
             &What::Histories(of) => Subject::Histories { of, after },
-            What::Counts(_) => Subject::Counts,
+            // Whatever it answers comes after what it was sent before.
+            What::Counts(_) | What::Taken(_) => Subject::Counts,
             What::Qps(head) => Subject::Qps { after, most: room_for_qps(head) },
         };
         let (device, viewer) = (gathering.device, gathering.viewer);
@@ -246,6 +265,7 @@ impl Gatherings {
             What::Paths => (session, Reply::Paths(PathPage::default())),
             What::Histories(_) => (session, Reply::Histories(HistoryPage::default())),
             What::Qps(head) => (session, Reply::Stats(head)),
+            What::Taken(reply) => (session, reply),
             // The QPs come behind, on the same page if there is room.
             What::Counts(sums) => {
                 let what = What::Qps(first_page(ctx, gathering.device, &sums));

@@ -5,6 +5,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
+use std::time::{Duration, Instant};
 use urxe_daemon::Handle;
 use urxe_port::capture::{Captured, PacketDirection, Record};
 use urxe_shm::control::{CaptureSpec, CaptureStream, MAX_CAPTURE_ITEMS, Reply, Request};
@@ -175,6 +176,19 @@ fn a_packet_is_sent_before_it_comes() {
         assert!(came.bytes.windows(15).any(|bytes| bytes == b"in which order?"));
         assert_eq!(request.bytes, came.bytes);
     }
+}
+
+/// TAP-008: a program may take a slot of its own, and not listen to what it is told.
+#[test]
+fn a_capture_has_begun_when_all_slots_take_part_or_have_had_the_time_to() {
+    let daemon = start(2);
+    let since = Instant::now();
+    drop(Capturer::of(&daemon, all()));
+    assert!(since.elapsed() < Duration::from_secs(1), "it waits for nothing");
+    let _silent = crate::hosted::asked(daemon.socket()).unwrap();
+    let since = Instant::now();
+    let _capturer = Capturer::of(&daemon, all());
+    assert!(since.elapsed() > Duration::from_secs(1), "{:?}", since.elapsed());
 }
 
 #[test]

@@ -156,6 +156,16 @@ impl Stoppable {
         (channel, other)
     }
 
+    /// A program that asks, asks again with such a descriptor, and goes. Returns what ends the
+    /// blocking.
+    fn attack_and_go(&self) -> TcpStream {
+        let (descriptor, other) = lingering();
+        let mut channel = Channel::connect(&self.socket).unwrap();
+        channel.send(&Request::ListDevices, &[]).unwrap();
+        channel.send(&Request::ListDevices, &[descriptor.as_fd()]).unwrap();
+        other
+    }
+
     /// Does something while the daemon is stopped.
     fn stopped<T>(&self, act: impl FnOnce() -> T) -> T {
         signal(&self.child, Signal::STOP);
@@ -194,6 +204,24 @@ fn a_socket_that_lingers_holds_up_neither_its_slot_nor_another() {
     drop(other);
 }
 
+/// SHARE-120: the first answer cannot be delivered, so that the second request is never received:
+/// its descriptor is closed with the session.
+#[test]
+fn a_socket_that_lingers_in_a_request_that_is_not_received_holds_up_no_slot() {
+    let daemon = Stoppable::new();
+    let mut victims = ["urxe0"; 2].map(|at| End::at(&daemon.socket, at, Kind::Shared, 4096));
+    let others: Vec<_> = daemon.stopped(|| (0..8).map(|_| daemon.attack_and_go()).collect());
+    for victim in &mut victims {
+        let undeliverable = |victim: &mut End| {
+            let seen = victim.client.counter("urxe0", "replies_undeliverable");
+            (seen >= 8).then_some(())
+        };
+        eventually("all have failed to be answered", || undeliverable(victim));
+        victim.client.call(Request::ListDevices).unwrap();
+    }
+    drop(others);
+}
+
 /// Connections of programs that say nothing: as many as their user may have, and more that wait.
 fn take_all_sessions(daemon: &Path, observer: &mut Client) -> Vec<Channel> {
     let mut silent = Vec::new();
@@ -201,6 +229,9 @@ fn take_all_sessions(daemon: &Path, observer: &mut Client) -> Vec<Channel> {
         silent.extend((0..32).map(|_| Channel::connect(daemon).unwrap()));
         assert!(silent.len() <= MAX_SESSIONS, "one user has them all");
     }
+    // None waits for being accepted any more.
+    let (told, _) = silent.last_mut().unwrap().recv::<Reply>().unwrap();
+    assert!(matches!(told, Reply::Error(_)), "{told:?}");
     silent
 }
 

@@ -11,9 +11,13 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
+use std::time::Duration;
 
 /// Descriptors that are closed at a time, and that wait for it.
 const BATCH: usize = 64;
+
+/// How long others are waited for, to be closed with the first: each batch costs a thread.
+const GATHER: Duration = Duration::from_millis(2);
 
 /// Where descriptors go to be closed: a thread of its own, which does not wait either, since what
 /// is to be closed after one would wait with it.
@@ -54,6 +58,7 @@ impl Closer {
 
 fn close_all(descriptors: &Receiver<OwnedFd>, open: &AtomicUsize) {
     while let Ok(first) = descriptors.recv() {
+        std::thread::sleep(GATHER);
         let batch: Vec<_> =
             std::iter::once(first).chain(descriptors.try_iter().take(BATCH)).collect();
         let count = batch.len();
@@ -117,7 +122,7 @@ mod tests {
     use rustix::net::sockopt::set_socket_linger;
     use std::io::{Read, Write};
     use std::net::{TcpListener, TcpStream};
-    use std::time::{Duration, Instant};
+    use std::time::Instant;
 
     #[test]
     fn a_socket_that_lingers_keeps_nobody_waiting() {

@@ -56,13 +56,16 @@ pub(crate) fn run(mut slot: impl Held) -> Result<(), SlotError> {
         // we wait for.
         let may_spin = yield_policy.is_due(now) && handed_off.is_none();
         let spin = if may_spin { SPIN } else { Duration::ZERO };
-        let more = slot.has_more() || (handed_off.is_none() && slot.is_due());
+        let more = slot.has_more(now) || (handed_off.is_none() && slot.is_due());
         let has_worked = now.duration_since(last_work) < spin;
         let looking = has_worked || more;
         let deadline = match looking {
             true => None,
-            // Pollers see to what is due.
-            false => handed_off.or_else(|| slot.deadline()),
+            // Pollers see to what is due, except for control.
+            false => {
+                let due = [handed_off.or_else(|| slot.deadline()), slot.control_due(now)];
+                due.into_iter().flatten().min()
+            }
         };
         // A train that is paced must not wait for a sleep that is longer than was asked for.
         let soon = deadline.is_some_and(|at| at < now + spin.min(SHORTEST_SLEEP));
@@ -89,15 +92,16 @@ pub(crate) fn run(mut slot: impl Held) -> Result<(), SlotError> {
             slot.crowding.on_work(slept_at.unwrap_or(now).duration_since(before));
         }
         for token in std::mem::take(&mut slot.ready) {
-            let served = match slot.serve(now, token) {
-                Err(SlotError::Link(LinkError::Closed)) => return Ok(()),
-                served => served?,
-            };
+            let served = slot.serve(now, token)?;
             worked |= served.worked;
             if served.more {
                 slot.ready.push(token);
             }
         }
+        worked |= match slot.control(now) {
+            Err(SlotError::Link(LinkError::Closed)) => return Ok(()),
+            worked => worked?,
+        };
         worked |= slot.turn(now)?;
         history_file::turn(&mut slot.ctx, worked || handed_off.is_some());
         match slot.tell_broker(now) {

@@ -4,7 +4,7 @@ use super::EventLoop;
 use crate::broker::admission::Newcomer;
 use crate::broker::sessions::Session;
 use crate::broker::worker::User;
-use crate::limits::{ACCEPT_PAUSE, ACCEPTS_PER_TURN, HELLO_TIMEOUT};
+use crate::limits::{ACCEPT_INTERVAL, ACCEPT_PAUSE, ACCEPTS_PER_INTERVAL, HELLO_TIMEOUT};
 use crate::log::SESSION;
 use rustix::process::geteuid;
 use std::os::fd::OwnedFd;
@@ -14,26 +14,54 @@ use urxe_shm::control::peer::Peer;
 use urxe_slot::link::ToSlot;
 use urxe_slot::refusal::check_descriptors;
 
+/// How many were accepted lately.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pace {
+    since: Instant,
+    accepted: u32,
+}
+
+impl Pace {
+    pub(super) fn new(now: Instant) -> Pace {
+        Pace { since: now, accepted: 0 }
+    }
+
+    /// Whether one more may be accepted now; if not, when.
+    fn take(&mut self, now: Instant) -> Result<(), Instant> {
+        if now.duration_since(self.since) >= ACCEPT_INTERVAL {
+            *self = Pace::new(now);
+        }
+        if self.accepted == ACCEPTS_PER_INTERVAL {
+            return Err(self.since + ACCEPT_INTERVAL);
+        }
+        self.accepted += 1;
+        Ok(())
+    }
+}
+
 impl EventLoop {
-    /// Accepts programs that want to connect. Returns whether there may be more.
-    pub(super) fn accept(&mut self, now: Instant) -> bool {
-        for _ in 0..ACCEPTS_PER_TURN {
-            // There is none any more while the daemon ends.
-            let Some(listener) = &self.listener else { return false };
+    /// Accepts programs that want to connect.
+    pub(super) fn accept(&mut self, now: Instant) {
+        // There is none any more while the daemon ends.
+        while let Some(listener) = &self.listener {
+            // SHARE-013
+            if let Err(again) = self.accept_pace.take(now) {
+                self.accept_again = Some(again);
+                return;
+            }
             match listener.accept() {
                 Ok(Some(socket)) => self.arrive(now, socket),
-                Ok(None) => return false,
+                Ok(None) => return,
                 Err(_) => {
                     // Out of descriptors or memory, and the program goes on waiting. Looking
                     // again at once would find the same.
                     self.ctx.counters.sessions_refused += 1;
                     // HOST-028
                     self.accept_again = Some(now + ACCEPT_PAUSE);
-                    return false;
+                    return;
                 }
             }
         }
-        true
     }
 
     /// A program has connected.
@@ -121,5 +149,31 @@ impl EventLoop {
         );
         let message = ToSlot::EndSession { session: number };
         self.slots.send(self.ctx.now, session.slot, message, Vec::new());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    /// SHARE-013
+    #[test]
+    fn programs_are_accepted_at_once_but_no_more_than_so_many_in_a_while() {
+        let start = Instant::now();
+        let mut pace = Pace::new(start);
+        let mut now = start;
+        let mut accepted = 0;
+        while now < start + 100 * ACCEPT_INTERVAL {
+            match pace.take(now) {
+                Ok(()) => accepted += 1,
+                Err(again) => now = again,
+            }
+        }
+        assert_eq!(accepted, 100 * ACCEPTS_PER_INTERVAL);
+        // What was not used is not saved up.
+        now += Duration::from_secs(1);
+        let burst = (0..100).take_while(|_| pace.take(now).is_ok()).count();
+        assert_eq!(burst, ACCEPTS_PER_INTERVAL as usize);
     }
 }

@@ -19,6 +19,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::time::Instant;
 use urxe_engine::Tuning;
+use urxe_shm::control::Request;
 use urxe_types::TimeOffset;
 
 /// All that the broker knows.
@@ -123,7 +124,11 @@ impl EventLoop {
         self.gatherings = Gatherings::behind(saved.gatherings.last);
         // What came for them then was an answer to a question of another process.
         for (session, request) in saved.gatherings.open {
-            self.handle(session, request);
+            let is_capture = matches!(request, Request::BeginCapture(_));
+            match self.captures.begun_before(session).filter(|_| is_capture) {
+                Some(begun) => self.answer(session, Ok(begun)),
+                None => self.handle(session, request),
+            }
         }
         Ok(())
     }
