@@ -97,6 +97,7 @@ const KNOWN: &[(&str, &str)] = &[
     ("silent-sessions", REFUSED),
     ("cm-channels", REFUSED),
     ("sparse-memory", CHARGED_TO_DAEMON),
+    ("doorbells", CHARGED_TO_DAEMON),
 ];
 
 impl Row {
