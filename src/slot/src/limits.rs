@@ -83,6 +83,10 @@ pub(crate) const REQUESTS_PER_TURN: usize = 2;
 /// enough, there is as long a rest from it.
 pub(crate) const CONTROL_TIME: Duration = Duration::from_micros(50);
 
+/// The longest such rest: a single request that takes its time, as a large registration may, keeps
+/// the next only a little longer waiting.
+pub(crate) const MAX_REST: Duration = Duration::from_millis(2);
+
 /// Doorbells of one session that are taken in one turn of the event loop, at about 0.1 us each;
 /// the others are in the next turns.
 pub(crate) const DOORBELLS_PER_TURN: u32 = 256;

@@ -8,7 +8,7 @@
 use super::{EventLoop, Progress, register};
 use crate::SlotError;
 use crate::device::post;
-use crate::limits::{CONTROL_TIME, FREES_PER_TURN, MESSAGES_PER_TURN, REQUESTS_PER_TURN};
+use crate::limits::{CONTROL_TIME, FREES_PER_TURN, MAX_REST, MESSAGES_PER_TURN, REQUESTS_PER_TURN};
 use crate::link::{ToBroker, ToSlot};
 use crate::log;
 use crate::questions;
@@ -78,7 +78,7 @@ impl Control {
     /// It was worked from then until now; there may be more left to do.
     fn on_work(&mut self, begun: Instant, now: Instant, is_left: bool) {
         let took = now.duration_since(begun);
-        self.rests_until = (is_left && took >= CONTROL_TIME).then(|| now + took);
+        self.rests_until = (is_left && took >= CONTROL_TIME).then(|| now + took.min(MAX_REST));
     }
 }
 
@@ -377,6 +377,7 @@ mod tests {
             // A single request that takes long keeps the next one of its program not waiting.
             (4 * CONTROL_TIME, false, Duration::ZERO),
             (4 * CONTROL_TIME, true, 4 * CONTROL_TIME),
+            (2 * MAX_REST, true, MAX_REST),
         ] {
             let now = begun + took;
             control.on_work(begun, now, is_left);
