@@ -75,10 +75,12 @@ impl Control {
         self.rests_until.is_some_and(|until| now < until)
     }
 
-    /// It was worked from then until now; there may be more left to do.
-    fn on_work(&mut self, begun: Instant, now: Instant, is_left: bool) {
+    /// It had the time from then until now; there may be more left to do. Where nothing could be
+    /// done, since as much is to be closed as can be, to look again at once would find the same.
+    fn on_turn(&mut self, begun: Instant, now: Instant, worked: bool, is_left: bool) {
         let took = now.duration_since(begun);
-        self.rests_until = (is_left && took >= CONTROL_TIME).then(|| now + took.min(MAX_REST));
+        let rests = is_left && (took >= CONTROL_TIME || !worked);
+        self.rests_until = rests.then(|| now + took.clamp(CONTROL_TIME, MAX_REST));
     }
 }
 
@@ -110,7 +112,7 @@ impl EventLoop {
             }
         }
         let is_left = self.has_control();
-        self.control.on_work(begun, Instant::now(), is_left);
+        self.control.on_turn(begun, Instant::now(), worked, is_left);
         Ok(worked)
     }
 
@@ -188,9 +190,10 @@ impl EventLoop {
         Ok(Progress { worked: true, more: true })
     }
 
-    /// Frees some of what the session had that has ended last. Returns whether there was something.
+    /// Frees some of what the session had that has ended last. Returns whether anything was done.
     fn free_some(&mut self) -> bool {
         let Some(session) = self.dead.last_mut() else { return false };
+        let is_ending = session.is_ending();
         session.free_some(&mut self.ctx, FREES_PER_TURN);
         // SHARE-120
         if self.ctx.closer.has_room()
@@ -200,8 +203,9 @@ impl EventLoop {
             taps::forget(&mut self.ctx, session.id());
             self.ctx.to_broker.push(ToBroker::Freed { session: session.id().0 });
             session.close(&self.ctx.closer);
+            return true;
         }
-        true
+        is_ending
     }
 
     /// A program has connected.
@@ -371,16 +375,19 @@ mod tests {
     fn control_that_took_long_rests_as_long() {
         let begun = Instant::now();
         let mut control = Control::new();
-        for (took, is_left, rest) in [
-            (CONTROL_TIME / 2, true, Duration::ZERO),
-            (CONTROL_TIME, true, CONTROL_TIME),
+        for (took, worked, is_left, rest) in [
+            (CONTROL_TIME / 2, true, true, Duration::ZERO),
+            (CONTROL_TIME, true, true, CONTROL_TIME),
             // A single request that takes long keeps the next one of its program not waiting.
-            (4 * CONTROL_TIME, false, Duration::ZERO),
-            (4 * CONTROL_TIME, true, 4 * CONTROL_TIME),
-            (2 * MAX_REST, true, MAX_REST),
+            (4 * CONTROL_TIME, true, false, Duration::ZERO),
+            (4 * CONTROL_TIME, true, true, 4 * CONTROL_TIME),
+            (2 * MAX_REST, true, true, MAX_REST),
+            // What waits for the closer is not looked at all the time.
+            (Duration::ZERO, false, true, CONTROL_TIME),
+            (Duration::ZERO, false, false, Duration::ZERO),
         ] {
             let now = begun + took;
-            control.on_work(begun, now, is_left);
+            control.on_turn(begun, now, worked, is_left);
             assert!(!control.rests(now + rest), "{took:?}");
             if rest > Duration::ZERO {
                 assert!(control.rests(now + rest - Duration::from_nanos(1)), "{took:?}");
