@@ -100,6 +100,7 @@ impl EventLoop {
         allotment: Allotment,
         devices: Vec<SlotDevice>,
         history_file: Option<File>,
+        closer: Closer,
     ) -> io::Result<EventLoop> {
         let mut event_loop = EventLoop {
             poll: LentPoll::new()?,
@@ -125,7 +126,7 @@ impl EventLoop {
                 history_writer: HistoryWriter::new(now, history_file),
                 log_limit: LogLimit::default(),
                 to_broker: Vec::new(),
-                closer: Closer::new()?,
+                closer,
             },
         };
         event_loop.guard_addresses();

@@ -59,6 +59,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use urxe_engine::Tuning;
 use urxe_port::{OpenError, ShareSockets};
+use urxe_shm::control::closing::Closer;
 use urxe_types::{NoSlotCount, NoSuchSlot, Slot, SlotCount};
 
 /// Why a slot ended, if not because the broker let go of it.
@@ -106,7 +107,7 @@ pub(crate) struct Allotment {
 /// # Errors
 /// Why the slot ended otherwise.
 pub fn serve(socket: OwnedFd) -> Result<(), SlotError> {
-    match RunningSlot::begin(socket, Runner::Daemon, None) {
+    match RunningSlot::begin(socket, Runner::Daemon, None, || ()) {
         Err(SlotError::Link(LinkError::Closed)) => Ok(()),
         begun => begun?.run(),
     }
@@ -117,7 +118,8 @@ pub struct RunningSlot(EventLoop);
 
 impl RunningSlot {
     /// Takes what the broker sends first over a link. To be called in the thread that will
-    /// [run](Self::run) it. What pollers are to use is shared, if there is a way.
+    /// [run](Self::run) it. What pollers are to use is shared, if there is a way; every further
+    /// thread of the slot calls `first` first of all.
     ///
     /// # Errors
     /// Why the slot cannot be; [`LinkError::Closed`] if the broker has let go of it.
@@ -125,14 +127,18 @@ impl RunningSlot {
         socket: OwnedFd,
         runner: Runner,
         share: Option<Arc<dyn ShareSockets>>,
+        first: fn(),
     ) -> Result<RunningSlot, SlotError> {
         // Timers of the transport are microseconds; the default slack is 50 of them. Where this is
         // refused they are only less exact.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
         let mut link = Link::new(socket);
         let (allotment, devices, history_file) = begin(&mut link, runner, share.as_ref())?;
-        let event_loop = EventLoop::new(Instant::now(), link, allotment, devices, history_file);
-        Ok(RunningSlot(event_loop.map_err(SlotError::System)?))
+        let closer = Closer::new(first).map_err(SlotError::System)?;
+        let now = Instant::now();
+        EventLoop::new(now, link, allotment, devices, history_file, closer)
+            .map(RunningSlot)
+            .map_err(SlotError::System)
     }
 
     /// Serves until the broker lets go of the link.

@@ -76,9 +76,9 @@ pub(crate) struct PollerTurn {
 
 impl OwnSlot {
     /// Asks for a slot on a channel that is connected just now, and runs it in a thread of this
-    /// process, which calls `first` first of all; `notes` are told what it has open in the table of
-    /// the calling thread. Returns the channel of a session in the slot, which is to begin as any
-    /// does.
+    /// process; `notes` are told what it has open in the table of the calling thread. Each thread
+    /// that has descriptors of the slot, in a table of its own, calls `first` first of all. Returns
+    /// the channel of a session in the slot, which is to begin as any does.
     ///
     /// # Errors
     /// The daemon's refusal, or why the slot cannot be run here.
@@ -102,7 +102,7 @@ impl OwnSlot {
         let (tell, begun) = mpsc::channel();
         let run = move |[link, orders]: [OwnedFd; 2]| {
             first();
-            run(link, Mirror::new(orders), shared, |result| drop(tell.send(result)));
+            run(link, Mirror::new(orders), shared, first, |result| drop(tell.send(result)));
         };
         let what = "a slot of the program's own";
         let system = |source| CallError::System { what, source };
@@ -224,11 +224,12 @@ fn run(
     link: OwnedFd,
     mirror: Arc<Mirror>,
     shared: Arc<Shared>,
+    first: fn(),
     tell: impl FnOnce(Result<(), SlotError>),
 ) {
     let share: Arc<dyn ShareSockets> = Arc::new(InBothTables(mirror));
     let RunningSlot(event_loop) = match caught(catch_unwind(AssertUnwindSafe(|| {
-        RunningSlot::begin(link, Runner::Program, Some(share))
+        RunningSlot::begin(link, Runner::Program, Some(share), first)
     }))) {
         Ok(slot) => slot,
         Err(error) => return tell(Err(error)),
@@ -287,7 +288,7 @@ mod tests {
         let shared = Arc::new(Shared::new());
         let mut told = None;
         let (orders, _mirror) = MirrorThread::begin(TableNotes::NONE).unwrap();
-        run(own, Mirror::new(orders), Arc::clone(&shared), |begun| told = Some(begun));
+        run(own, Mirror::new(orders), Arc::clone(&shared), || (), |begun| told = Some(begun));
         assert!(matches!(told, Some(Err(SlotError::Link(_)))));
         assert_eq!(shared.why_ended.get(), None);
     }

@@ -1,9 +1,14 @@
 //! Running programs.
 
 use serde_json::Value;
+use std::collections::VecDeque;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
+
+/// How much of what a command said last is its reason to have failed.
+const REASON_LINES: usize = 10;
 
 /// What went wrong, in a sentence.
 pub type Result<T = ()> = std::result::Result<T, String>;
@@ -86,6 +91,30 @@ pub fn run(command: &mut Command) -> Result {
     match status.success() {
         true => Ok(()),
         false => Err(format!("{} ended with {status}", show(command))),
+    }
+}
+
+/// Runs to the end, output going where ours goes; an error that ends with what it said last on its
+/// standard error if it fails.
+pub fn run_for_reason(command: &mut Command) -> Result {
+    let mut child =
+        command.stderr(Stdio::piped()).spawn().map_err(|error| cannot_start(command, &error))?;
+    let mut last = VecDeque::new();
+    for line in BufReader::new(child.stderr.take().expect("it is piped")).lines() {
+        let line = line.map_err(|error| format!("{}: {error}", show(command)))?;
+        eprintln!("{line}");
+        last.push_back(line);
+        if last.len() > REASON_LINES {
+            last.pop_front();
+        }
+    }
+    let status = child.wait().map_err(|error| format!("{}: {error}", show(command)))?;
+    match status.success() {
+        true => Ok(()),
+        false => {
+            let last = Vec::from(last).join("\n");
+            Err(format!("{} ended with {status}: {last}", show(command)))
+        }
     }
 }
 

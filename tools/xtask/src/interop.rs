@@ -6,7 +6,7 @@ use crate::packages::{
 };
 use std::ffi::OsString;
 use std::process::Command;
-use urxe_shell::{Result, output, release_binary, root, run};
+use urxe_shell::{Result, output, release_binary, root, run, run_for_reason};
 
 /// The address of the device that the Python tests run on. Those of the connection manager take
 /// the first address that the device's interface has, so it must be that one.
@@ -24,7 +24,7 @@ pub(crate) fn python_tests() -> Result {
     let urxe = release_binary("urxe");
     for place in ["", "--in-process "] {
         let prefix = format!("{} run --addr {ADDR} {place}--", urxe.display());
-        run(script("pyverbs/run").args(["--with", &prefix]))?;
+        run_for_reason(script("pyverbs/run").args(["--with", &prefix]))?;
     }
     Ok(())
 }

@@ -1,5 +1,8 @@
 /* Descriptors that are closed, and used again, where no hook sees it. */
 #include "check.h"
+#include <linux/netlink.h>
+
+#define NETLINK_RDMA 20
 
 static void a_device_that_became_a_file(void)
 {
@@ -35,9 +38,28 @@ static void our_own_that_became_files(void)
     close(fd);
 }
 
+/* A slot of the program's own has numbers of its own, and closes some of them after its end. */
+static void numbers_of_a_slot_that_has_ended(void)
+{
+    /* They are the shim's, and need no slot. */
+    int sockets[64];
+    for (int i = 0; i < 64; i++)
+        CHECK((sockets[i] = socket(AF_NETLINK, SOCK_RAW, NETLINK_RDMA)) >= 0);
+    for (int round = 0; round < 10; round++) {
+        CHECK(close(open_device()) == 0);
+        usleep(20000);
+    }
+    for (int i = 0; i < 64; i++) {
+        struct sockaddr_nl own = {.nl_family = AF_NETLINK};
+        CHECK(bind(sockets[i], (struct sockaddr *)&own, sizeof own) == 0);
+        CHECK(close(sockets[i]) == 0);
+    }
+}
+
 int main(void)
 {
     a_device_that_became_a_file();
     our_own_that_became_files();
+    numbers_of_a_slot_that_has_ended();
     return 0;
 }

@@ -29,16 +29,20 @@ pub struct Closer {
 }
 
 impl Closer {
-    /// Starts the thread. It ends after the last has been closed, for which nobody waits.
+    /// Starts the thread, which calls `first` first of all. It ends after the last has been closed,
+    /// for which nobody waits.
     ///
     /// # Errors
     /// If there can be no further thread.
-    pub fn new() -> io::Result<Closer> {
+    pub fn new(first: fn()) -> io::Result<Closer> {
         let (thread, descriptors) = sync_channel(BATCH);
         let open = Arc::new(AtomicUsize::new(0));
         let of_thread = Arc::clone(&open);
         let closer = std::thread::Builder::new().name("urxed-closer".into());
-        closer.spawn(move || close_all(&descriptors, &of_thread))?;
+        closer.spawn(move || {
+            first();
+            close_all(&descriptors, &of_thread);
+        })?;
         Ok(Closer { thread, open })
     }
 
@@ -160,7 +164,7 @@ mod tests {
         assert!((MAX_FDS..=BATCH).contains(&closed), "{closed}");
         assert_eq!(descriptors.try_iter().count(), closed);
 
-        let closer = Closer::new().unwrap();
+        let closer = Closer::new(|| ()).unwrap();
         let since = Instant::now();
         for _ in 0..10 * BATCH {
             closer.close(std::io::pipe().unwrap().0.into());
