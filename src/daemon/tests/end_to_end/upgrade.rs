@@ -18,6 +18,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::ops::Deref;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
@@ -41,7 +42,7 @@ impl Upgradable {
         let directory = fresh_path().with_extension("bin");
         fs::create_dir(&directory).unwrap();
         let program = directory.join("urxed");
-        fs::copy(env!("CARGO_BIN_EXE_urxed"), &program).unwrap();
+        copy(Path::new(env!("CARGO_BIN_EXE_urxed")), &program);
         let options = [&["--slots", "2", "--mode", "666"], options].concat();
         let urxed = Urxed::of(&program, &options);
         Upgradable { urxed, directory, upgrades: 0 }
@@ -53,8 +54,9 @@ impl Upgradable {
 
     /// Puts another file in the place of its own, as a package does.
     fn replace(&self, with: impl FnOnce(&Path)) {
-        let new = self.directory.join("new");
-        with(&new);
+        let [draft, new] = ["draft", "new"].map(|name| self.directory.join(name));
+        with(&draft);
+        copy(&draft, &new);
         fs::set_permissions(&new, Permissions::from_mode(0o755)).unwrap();
         fs::rename(&new, self.program()).unwrap();
     }
@@ -87,8 +89,10 @@ impl Upgradable {
     }
 }
 
+/// Makes a file that can be executed at once. What this process writes itself cannot as long as a
+/// child that another test has just forked has it open for writing as well.
 fn copy(from: &Path, to: &Path) {
-    fs::copy(from, to).unwrap();
+    assert!(Command::new("cp").args([from, to]).status().unwrap().success());
 }
 
 impl Deref for Upgradable {
