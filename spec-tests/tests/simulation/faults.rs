@@ -75,8 +75,10 @@ impl Fault {
                 a_recvs: &[LocalProtection, WrFlush],
                 b_sends: &[RemoteOperation, RetryExceeded],
             },
+            // A does not answer a repeated READ again whose memory has gone: B gives up, and no
+            // more answers A.
             DeregWindow => Endings {
-                a_sends: &[WrFlush],
+                a_sends: &[WrFlush, RetryExceeded],
                 a_recvs: &[LocalAccess, WrFlush],
                 b_sends: &[RemoteAccess, RetryExceeded],
             },
@@ -88,7 +90,7 @@ impl Fault {
             UnmapWindow { .. } => Endings {
                 // A failed sync does not name the writes that are lost: a READ that ends with it
                 // fails.
-                a_sends: &[LocalProtection, WrFlush],
+                a_sends: &[LocalProtection, WrFlush, RetryExceeded],
                 a_recvs: &[LocalProtection, LocalQpOperation, LocalAccess, WrFlush],
                 b_sends: &[RemoteOperation, RemoteAccess, RetryExceeded],
             },

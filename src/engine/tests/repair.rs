@@ -14,6 +14,7 @@ use urxe_wire::{Body, EarlyBitmap, Flow, NakCode, Opcode, Packet, Request, Syndr
 const SEND: SendOp = SendOp::Send(Extra::None);
 const REMOTE: u64 = 0x7000;
 const KEY: u32 = 0x5eed;
+const WRITE: SendOp = SendOp::Write { imm: None, remote_addr: REMOTE, rkey: Rkey(KEY) };
 const READ: SendOp = SendOp::Read { remote_addr: REMOTE, rkey: Rkey(KEY) };
 const MS: Duration = Duration::from_millis(1);
 
@@ -124,6 +125,45 @@ fn a_read_that_is_kept_behind_a_missing_request_is_not_asked_for_again() {
     assert_eq!(psns_sent(&mut t), [201]);
     t.receive(&[ack(208, 8)]);
     assert_eq!(psns_sent(&mut t), [202], "it was carried out, and its answer lost");
+}
+
+/// A QP that has filled its window, 205 to some later PSN, to a peer that tells what it keeps. The
+/// next PSN is what comes back.
+fn with_a_full_window() -> (Script, u32) {
+    let mut t = Script::new();
+    send(&mut t, 200..205);
+    t.receive(&[selective(200, 1, &[202, 203, 204])]);
+    t.receive(&[ack(204, 5)]);
+    expect_done(&mut t, 200..205);
+    t.post(205, WRITE, &[t.sge(0, 65_536), t.sge(0, 65_536)]);
+    let sent = psns_sent(&mut t);
+    assert_eq!(sent[0], 205);
+    (t, 205 + sent.len() as u32)
+}
+
+#[test]
+fn a_refused_request_is_sent_again_whatever_fills_the_window() {
+    let (mut t, _) = with_a_full_window();
+    t.receive(&[selective(204, 5, &[206, 207, 208, 209])]);
+    assert_eq!(psns_sent(&mut t)[0], 205);
+    t.receive(&[ack(205, 5)]);
+    assert!(!psns_sent(&mut t).is_empty(), "the window is filled again");
+    t.receive(&[rnr(1, 206, 5)]);
+    t.expect_nothing();
+    t.wait(MS);
+    assert_eq!(psns_sent(&mut t), [206]);
+}
+
+#[test]
+fn an_answer_to_a_refused_request_alone_means_that_the_rest_was_not_kept() {
+    let (mut t, next) = with_a_full_window();
+    t.receive(&[nak(NakCode::SequenceError, 205, 5)]);
+    assert_eq!(psns_sent(&mut t), [205]);
+    t.wait(MS);
+    t.receive(&[ack(205, 5)]);
+    let again = psns_sent(&mut t);
+    assert!(again.len() > 1 && again.len() < (next - 205) as usize, "as the window has room");
+    assert!(again.iter().copied().eq((206..).take(again.len())), "{again:?}");
 }
 
 #[test]

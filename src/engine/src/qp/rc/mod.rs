@@ -416,7 +416,8 @@ impl Rc {
         let result = if !cx.qp.may_send() || completer.is_rnr_waiting() {
             Ok(false)
         } else {
-            if let Some(probed) = requester.send_probe(cx, sq, tx, path, route) {
+            let is_refused = completer.is_oldest_refused();
+            if let Some(probed) = requester.send_probe(cx, sq, tx, path, route, is_refused) {
                 completer.on_probed(probed);
             }
             let is_cut_short = requester.send_repeats(cx, sq, tx, path, route, budget);

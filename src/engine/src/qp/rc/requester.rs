@@ -244,7 +244,8 @@ impl Requester {
 
     /// Repeats the oldest packet that is not acknowledged, if it is time to. If the peer has it,
     /// it acknowledges all that it has; if not, it takes it and the repair begins. Of a READ, what
-    /// is missing of one request is asked for again.
+    /// is missing of one request is asked for again. One that the peer has refused is repeated
+    /// whatever the window says: what follows fills it, and the peer may have none of that.
     pub(super) fn send_probe<H: Host>(
         &mut self,
         cx: &mut Cx<'_, H>,
@@ -252,15 +253,24 @@ impl Requester {
         tx: &mut TxBatch,
         path: PathId,
         route: &Route,
+        is_refused: bool,
     ) -> Option<Probed> {
-        if !std::mem::take(&mut self.is_to_probe) || !tx.has_room() {
+        if !tx.has_room() {
             return None;
         }
+        let after = match std::mem::take(&mut self.is_to_probe) {
+            true => Counter::Probes,
+            // REPAIR-064
+            false if is_refused && sq.is_lost(sq.una()) => sq.repeats_after(),
+            false => return None,
+        };
         let (psn, sent) = (sq.una(), sq.una() + sq.outstanding());
         let end = sq.end_of_repeat_at(psn)?;
         // Only memory that has gone can prevent it, which shows elsewhere.
-        self.repeat(cx, sq, tx, path, route, psn, end, Counter::Probes).ok()?;
-        cx.count(Counter::Probes, 1);
+        self.repeat(cx, sq, tx, path, route, psn, end, after).ok()?;
+        if after == Counter::Probes {
+            cx.count(Counter::Probes, 1);
+        }
         Some(Probed { psn, sent, repeats_made: sq.repeats_made(), at: cx.now })
     }
 

@@ -34,6 +34,8 @@ pub(super) struct Completer {
     /// Repairs of single packets one after the other that the peer answered by missing the next:
     /// it may not keep what comes early after all.
     repairs_in_vain: u32,
+    /// The peer has refused the oldest packet, which is to be sent again.
+    is_oldest_refused: bool,
     /// How long something took that the packet being handled has acknowledged.
     sample: Option<Sample>,
     untold: Untold,
@@ -44,6 +46,7 @@ impl Completer {
         Completer {
             retry: Retry::new(parameters, least_margin),
             repairs_in_vain: 0,
+            is_oldest_refused: false,
             sample: None,
             untold: Untold::default(),
         }
@@ -72,7 +75,13 @@ impl Completer {
 
     /// The requester has repeated the oldest packet.
     pub(super) fn on_probed(&mut self, probed: Probed) {
+        self.is_oldest_refused = false;
         self.retry.on_probed(probed);
+    }
+
+    /// Whether the oldest packet is to be sent again because the peer has refused it.
+    pub(super) fn is_oldest_refused(&self) -> bool {
+        self.is_oldest_refused
     }
 
     /// Whether the requester must keep silent because of an RNR NAK.
@@ -166,7 +175,7 @@ impl Completer {
                     sq.repeat_after(Counter::RnrNaksReceived);
                     match peer(cx, path).acknowledges_selectively {
                         // What follows the refused request is kept there.
-                        true => sq.mark_missing(sq.una()),
+                        true => self.lose_refused(cx, sq, path, sq.una()),
                         false => sq.rewind(),
                     }
                 }
@@ -310,13 +319,20 @@ impl Completer {
         // REPAIR-050
         match peer.takes_repairs() {
             true => {
-                sq.mark_missing(missing);
+                self.lose_refused(cx, sq, path, missing);
                 sq.repeat_after(Counter::SequenceNaksReceived);
             }
             false => self.go_back(sq, Counter::SequenceNaksReceived),
         }
         self.retry.on_missing(cx.now, missing, round_trip(cx, path));
         Ok(())
+    }
+
+    /// The peer has refused a packet, or misses it. One that tells what it keeps may keep nothing
+    /// of what follows, and nothing would tell of that but the answer to this packet.
+    fn lose_refused<H>(&mut self, cx: &Cx<'_, H>, sq: &mut SendQueue, path: PathId, psn: Psn) {
+        sq.mark_missing(psn);
+        self.is_oldest_refused = psn == sq.una() && peer(cx, path).acknowledges_selectively;
     }
 
     /// The peer says what it has beyond what it has carried out.
@@ -410,6 +426,7 @@ impl Completer {
     fn on_progress<H>(&mut self, cx: &mut Cx<'_, H>, sq: &SendQueue, path: PathId, psns: u32) {
         if psns > 0 {
             self.retry.on_acknowledged(sq.una());
+            self.is_oldest_refused = false;
         }
         self.measure(cx, sq, path);
         self.retry.on_progress(cx.now, sq.outstanding() > 0, round_trip(cx, path));
