@@ -182,7 +182,8 @@ impl CompletionQueue {
     /// Shows the program what was pushed. Returns whether it waits for an event.
     pub(crate) fn publish(&mut self) -> bool {
         let is_awaited = self.ring.publish();
-        self.notifier.notify();
+        // A queue that is broken shows when something is pushed.
+        self.notifier.notify(|| self.ring.unread().unwrap_or(u32::MAX));
         is_awaited
     }
 

@@ -41,14 +41,23 @@ const GAIN: f64 = 1.05;
 const PAUSE: Duration = Duration::from_millis(100);
 const MAX_PAUSE: Duration = Duration::from_secs(4);
 
-/// How often threads that sleep because of us are woken, whatever they wait for: it need not be a
-/// completion. They could set a timer of their own, but to set it and to take it back for each of
-/// thousands of sleeps a second took more of the processor than what they do in between.
+/// How often threads that sleep because of us are woken for what was published meanwhile, which
+/// costs less than to be woken for each message. Whatever else they wait for, they could set a
+/// timer of their own for it, but to set it and to take it back for each of thousands of sleeps a
+/// second took more of the processor than what they do in between: so all are woken.
 const WAKE_INTERVAL: Duration = Duration::from_micros(500);
 
-/// How much longer that is for each program, some of which may say that threads sleep when none do:
-/// to wake each of them is a system call.
+/// How long it is at least from one time that all are woken to the next, for each program, some of
+/// which may say that threads sleep when none do: to wake each of them is a system call.
 const WAKE_INTERVAL_EACH: Duration = Duration::from_micros(5);
+
+/// Which threads that sleep because of us are woken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sleepers {
+    /// Of programs for which something was published meanwhile.
+    OfPublished,
+    All,
+}
 
 /// What a slot knows of it.
 #[derive(Debug)]
@@ -67,8 +76,9 @@ pub(crate) struct Crowding {
     /// When that may be tried next, and the pause before.
     next: Instant,
     pause: Duration,
-    /// When threads that sleep are woken next.
+    /// When threads that sleep are woken next, and from when on all of them.
     wake_at: Instant,
+    wake_all_at: Instant,
 }
 
 impl Crowding {
@@ -84,6 +94,7 @@ impl Crowding {
             next: now,
             pause: PAUSE,
             wake_at: now,
+            wake_all_at: now,
         }
     }
 
@@ -97,13 +108,15 @@ impl Crowding {
         self.crowded
     }
 
-    /// Whether it is time to wake the threads of so many programs, as far as they sleep.
-    pub(crate) fn take_wake(&mut self, now: Instant, programs: usize) -> bool {
-        let is_due = self.wake_deadline().is_some_and(|at| at <= now);
-        if is_due {
-            self.wake_at = now + WAKE_INTERVAL + WAKE_INTERVAL_EACH * programs as u32;
+    /// Which threads it is time to wake, as far as they sleep, where there are so many programs.
+    pub(crate) fn take_wake(&mut self, now: Instant, programs: usize) -> Option<Sleepers> {
+        self.wake_deadline().filter(|&at| at <= now)?;
+        self.wake_at = now + WAKE_INTERVAL;
+        if self.wake_all_at > now {
+            return Some(Sleepers::OfPublished);
         }
-        is_due
+        self.wake_all_at = now + WAKE_INTERVAL_EACH * programs as u32;
+        Some(Sleepers::All)
     }
 
     /// When that is, if any are told to sleep.
@@ -266,13 +279,21 @@ mod tests {
     #[test]
     fn threads_that_sleep_because_of_it_are_woken_now_and_then() {
         let mut slot = Slot::new(150);
-        assert!(!slot.crowding.take_wake(slot.now, 1));
+        assert_eq!(slot.crowding.take_wake(slot.now, 1), None);
         slot.interval(1.0, 0.3);
-        assert!(slot.crowding.take_wake(slot.now, 100));
-        assert!(!slot.crowding.take_wake(slot.now, 100));
-        let next = slot.now + Duration::from_millis(1);
-        assert_eq!(slot.crowding.wake_deadline(), Some(next));
-        assert!(slot.crowding.take_wake(next, 100));
+        // 200 programs are a millisecond.
+        for sleepers in [Sleepers::All, Sleepers::OfPublished, Sleepers::All] {
+            assert_eq!(slot.crowding.take_wake(slot.now, 200), Some(sleepers));
+            assert_eq!(slot.crowding.take_wake(slot.now, 200), None);
+            slot.now += WAKE_INTERVAL;
+            assert_eq!(slot.crowding.wake_deadline(), Some(slot.now));
+        }
+        assert_eq!(slot.crowding.take_wake(slot.now, 1), Some(Sleepers::OfPublished));
+        slot.now += WAKE_INTERVAL;
+        for _ in 0..2 {
+            assert_eq!(slot.crowding.take_wake(slot.now, 1), Some(Sleepers::All));
+            slot.now += WAKE_INTERVAL;
+        }
     }
 
     #[test]

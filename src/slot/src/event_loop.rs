@@ -22,7 +22,7 @@ mod run;
 use crate::alarm::Alarm;
 use crate::awake::Awake;
 use crate::counters::DaemonCounters;
-use crate::crowding::Crowding;
+use crate::crowding::{Crowding, Sleepers};
 use crate::device::SlotDevice;
 use crate::history_file::{self, HistoryWriter};
 use crate::link::{Link, LinkError, ToBroker, ToSlot};
@@ -283,6 +283,11 @@ impl EventLoop {
     fn tell_whether_crowded(&self) {
         let crowded = self.is_crowded();
         self.sessions.iter().for_each(|(_, session)| session.set_crowded(crowded));
+    }
+
+    /// Wakes threads of programs that sleep between polls.
+    fn wake(&self, sleepers: Sleepers) {
+        self.sessions.iter().for_each(|(_, session)| session.wake(sleepers));
     }
 
     /// Whether there is more to do right away.

@@ -7,6 +7,7 @@
 use crate::awake::Rest;
 use crate::cm_pipe::CmPipe;
 use crate::counters::DaemonCounters;
+use crate::crowding::Sleepers;
 use crate::device::SlotDevice;
 use crate::history_file::HistoryWriter;
 use crate::limits::{DOORBELLS_PER_TURN, MAX_PROGRAM_NAME, MAX_RING_BYTES, RECLAIM_PER_TURN};
@@ -19,7 +20,6 @@ use crate::taps::{self, TapRule};
 use crate::{Allotment, Runner};
 use rustix::event::EventfdFlags;
 use rustix::io::Errno;
-use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -145,8 +145,6 @@ pub(crate) struct Shared {
     is_empty: bool,
     /// Tells the program's threads that sleep between polls.
     notifier: CompletionNotifier,
-    /// What it had counted when they were woken last, whatever there was.
-    woken_at: Cell<u32>,
     doorbell_reader: DoorbellReader,
     /// Which QP each doorbell is of; device and number.
     doorbells: Vec<Option<(usize, Qpn)>>,
@@ -501,10 +499,12 @@ impl Session {
         }
     }
 
-    /// Wakes the program's threads that sleep between polls, unless they were woken of late.
-    pub(crate) fn wake_sleepers(&self) {
-        if let Some(shared) = &self.shared {
-            shared.woken_at.set(shared.notifier.wake_sleepers(shared.woken_at.get()));
+    /// Wakes the program's threads that sleep between polls.
+    pub(crate) fn wake(&self, sleepers: Sleepers) {
+        let Some(shared) = &self.shared else { return };
+        match sleepers {
+            Sleepers::OfPublished => shared.notifier.wake_for_published(),
+            Sleepers::All => shared.notifier.wake_sleepers(),
         }
     }
 }
@@ -542,7 +542,6 @@ impl Shared {
             is_emptying: false,
             is_empty: false,
             notifier,
-            woken_at: Cell::new(0),
             doorbell_reader,
             doorbells: Vec::new(),
             spare_doorbells: Vec::new(),

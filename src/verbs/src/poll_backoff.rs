@@ -28,9 +28,10 @@ use urxe_shm::client::poll_backoff;
 /// share some, the thread yields the processor; and it sleeps when it has waited for long, or when
 /// the data path is kept from the processor. A completion in any queue of the same context wakes it
 /// up. For whatever else it waits, it sleeps for no more than 100 us at a time, or for as long as
-/// it has waited already, and never for more than 10 ms; where the data path is kept from the
-/// processor, until that wakes it, after about 0.5 ms (and 5 us for each program that it serves).
-/// Stock programs have the same by `urxe run`.
+/// it has waited already, and never for more than 10 ms. Where the data path is kept from the
+/// processor, it is woken for up to 32 completions together, within 0.5 ms; and for whatever else,
+/// every 0.5 ms, or 5 us for each program that the data path serves if that is longer. Stock
+/// programs have the same by `urxe run`.
 ///
 /// There is one for each thread, whatever it polls.
 #[derive(Debug, Default)]

@@ -239,7 +239,7 @@ mod tests {
         let mut backoff = unanswered(true, true);
         let mut slept = || backoff.pause(|| Some(waiter.clone()), || (), false);
         assert!(!slept(), "what came before the first look may not have been polled for");
-        notifier.notify();
+        notifier.notify(|| 1);
         assert!(!slept());
         assert!(slept());
     }

@@ -8,8 +8,9 @@
 //! A third word says that the data path is kept from the processor by others that want it too: then
 //! who polls in vain had better sleep at once, even if nobody wants the very processor that it
 //! polls on. (A scheduler may well leave that one to the poller, and have two data paths share
-//! another.) As long as it says so, the daemon wakes who sleeps now and then also if nothing was
-//! published.
+//! another.) As long as it says so, the daemon wakes who sleeps now and then, whether anything was
+//! published or not, and for each publication only where many completions are unread: each wake-up
+//! takes of the processor that is short.
 //!
 //! The words lie in the first of the session's [doorbell](super::doorbell) pages, in cache lines
 //! of their own. A program that scribbles there makes the daemon call the system once for each
@@ -19,26 +20,64 @@ use crate::memory::region::{AccessError, Mapping, Window};
 use crate::ring::doorbell::{DOORBELL_OFFSET, DOORBELL_SIZE};
 use rustix::thread::futex;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 const COUNT: usize = 1024;
 const SLEEPERS: usize = 1088;
 const CROWDED: usize = 1152;
 
-/// The daemon's side.
+/// Unread completions of a queue for which threads are woken at once also where the data path is
+/// crowded: fewer than the receives that a program usually posts.
+const MANY: u32 = 32;
+
+/// The daemon's side, of all queues of a session.
 #[derive(Clone, Debug)]
-pub struct CompletionNotifier(Window);
+pub struct CompletionNotifier {
+    words: Window,
+    /// Something was published for which nobody was woken.
+    owes_wake: Arc<AtomicBool>,
+}
 
 impl CompletionNotifier {
     /// In a mapping of the session's memfd from its first byte on.
     pub fn new(mapping: Arc<Mapping>) -> Result<CompletionNotifier, AccessError> {
-        Window::new(mapping, DOORBELL_OFFSET, DOORBELL_SIZE).map(CompletionNotifier)
+        let words = Window::new(mapping, DOORBELL_OFFSET, DOORBELL_SIZE)?;
+        Ok(CompletionNotifier { words, owes_wake: Arc::default() })
     }
 
-    /// Says that something was published, and wakes whoever sleeps.
-    pub fn notify(&self) {
-        let (count, sleepers) = (self.0.atomic_u32(COUNT), self.0.atomic_u32(SLEEPERS));
+    /// Says that something was published in a queue, in which so many completions are unread now,
+    /// and wakes whoever sleeps. Where the data path is crowded, few wake nobody: threads are woken
+    /// [later](Self::wake_for_published), together for all that was published until then.
+    pub fn notify(&self, unread: impl FnOnce() -> u32) {
+        // CLIENT-021
+        if self.words.atomic_u32(CROWDED).load(Ordering::Relaxed) != 0 && unread() < MANY {
+            self.words.atomic_u32(COUNT).fetch_add(1, Ordering::SeqCst);
+            self.owes_wake.store(true, Ordering::Relaxed);
+        } else {
+            self.count_and_wake();
+        }
+    }
+
+    /// Wakes whoever sleeps, if something was published for which nobody was woken.
+    pub fn wake_for_published(&self) {
+        if self.owes_wake.load(Ordering::Relaxed) {
+            self.wake_sleepers();
+        }
+    }
+
+    /// Wakes whoever sleeps.
+    pub fn wake_sleepers(&self) {
+        match self.words.atomic_u32(SLEEPERS).load(Ordering::SeqCst) {
+            0 => self.owes_wake.store(false, Ordering::Relaxed),
+            // Who is about to sleep sees that the count has changed, as with a publication.
+            _ => self.count_and_wake(),
+        }
+    }
+
+    fn count_and_wake(&self) {
+        let (count, sleepers) = (self.words.atomic_u32(COUNT), self.words.atomic_u32(SLEEPERS));
+        self.owes_wake.store(false, Ordering::Relaxed);
         // Either the thread that falls asleep sees the new count, or we see it sleep.
         count.fetch_add(1, Ordering::SeqCst);
         if sleepers.load(Ordering::SeqCst) != 0 && sleepers.swap(0, Ordering::SeqCst) != 0 {
@@ -47,22 +86,11 @@ impl CompletionNotifier {
         }
     }
 
-    /// Wakes whoever sleeps, unless something was published since the count was `since`. Returns
-    /// the count.
-    pub fn wake_sleepers(&self, since: u32) -> u32 {
-        let (count, sleepers) = (self.0.atomic_u32(COUNT), self.0.atomic_u32(SLEEPERS));
-        // Who is about to sleep sees that the count has changed, as with a publication.
-        if count.load(Ordering::SeqCst) == since && sleepers.load(Ordering::SeqCst) != 0 {
-            self.notify();
-        }
-        count.load(Ordering::SeqCst)
-    }
-
     /// Says whether the data path is kept from the processor; who sleeps may poll again if not.
     pub fn set_crowded(&self, crowded: bool) {
-        self.0.atomic_u32(CROWDED).store(crowded.into(), Ordering::Relaxed);
+        self.words.atomic_u32(CROWDED).store(crowded.into(), Ordering::Relaxed);
         if !crowded {
-            self.notify();
+            self.count_and_wake();
         }
     }
 }
@@ -127,11 +155,11 @@ mod tests {
                     while pinged.count() == round {
                         pinged.wait(round, LONG);
                     }
-                    pong.notify();
+                    pong.notify(|| 1);
                 }
             });
             for round in 0..20_000 {
-                ping.notify();
+                ping.notify(|| 1);
                 while ponged.count() == round {
                     ponged.wait(round, LONG);
                 }
@@ -144,7 +172,7 @@ mod tests {
     fn a_wait_ends_at_once_where_the_last_notification_is_not_seen() {
         let (notifier, waiter) = session();
         let seen = waiter.count();
-        notifier.notify();
+        notifier.notify(|| 1);
         let before = Instant::now();
         waiter.wait(seen, LONG);
         assert!(before.elapsed() < LONG);
@@ -167,23 +195,53 @@ mod tests {
         waiter.wait(waiter.count(), Duration::from_micros(1));
     }
 
+    /// Whether a thread would still be woken that has said that it sleeps.
+    fn is_asleep(notifier: &CompletionNotifier) -> bool {
+        notifier.words.atomic_u32(SLEEPERS).load(Ordering::SeqCst) != 0
+    }
+
     #[test]
-    fn a_sleeper_is_woken_now_and_then_unless_something_was_published() {
+    fn a_sleeper_is_woken_whether_anything_was_published_or_not() {
         let (notifier, waiter) = session();
-        assert_eq!(notifier.wake_sleepers(0), 0, "nobody sleeps");
+        notifier.wake_sleepers();
+        assert_eq!(waiter.count(), 0, "nobody sleeps");
         std::thread::scope(|scope| {
             let sleeper = scope.spawn(|| waiter.wait(0, LONG));
             let before = Instant::now();
-            let mut count = 0;
-            while count == 0 {
-                count = notifier.wake_sleepers(count);
+            while waiter.count() == 0 {
+                notifier.wake_sleepers();
             }
             sleeper.join().unwrap();
             assert!(before.elapsed() < LONG);
         });
-        notifier.0.atomic_u32(SLEEPERS).store(1, Ordering::SeqCst);
-        assert_eq!(notifier.wake_sleepers(0), 1, "it was woken by that");
-        assert_eq!(notifier.0.atomic_u32(SLEEPERS).load(Ordering::SeqCst), 1);
-        assert_eq!(notifier.wake_sleepers(1), 2);
+        assert!(!is_asleep(&notifier));
+    }
+
+    #[test]
+    fn where_the_data_path_is_crowded_a_few_completions_wake_nobody_at_once() {
+        let (notifier, waiter) = session();
+        let falls_asleep = || waiter.wait(waiter.count(), Duration::from_micros(1));
+        falls_asleep();
+        notifier.notify(|| 1);
+        assert!(!is_asleep(&notifier), "there are processors enough");
+        notifier.set_crowded(true);
+        falls_asleep();
+        let seen = waiter.count();
+        notifier.notify(|| MANY - 1);
+        assert!(is_asleep(&notifier));
+        let before = Instant::now();
+        waiter.wait(seen, LONG);
+        assert!(before.elapsed() < LONG, "who has not seen them does not sleep");
+        notifier.notify(|| MANY);
+        assert!(!is_asleep(&notifier));
+        falls_asleep();
+        notifier.wake_for_published();
+        assert!(is_asleep(&notifier), "it is told of all that was published");
+        notifier.notify(|| 1);
+        notifier.wake_for_published();
+        assert!(!is_asleep(&notifier));
+        falls_asleep();
+        notifier.set_crowded(false);
+        assert!(!is_asleep(&notifier), "they may poll again");
     }
 }

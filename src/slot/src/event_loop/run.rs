@@ -2,6 +2,7 @@
 
 use super::{EventLoop, done_by};
 use crate::SlotError;
+use crate::crowding::Sleepers;
 use crate::history_file;
 use crate::limits::{ASK_EVERY, EVENTS_PER_TURN, SHORTEST_SLEEP, SPIN};
 use crate::link::LinkError;
@@ -113,9 +114,9 @@ pub(crate) fn run(mut slot: impl Held) -> Result<(), SlotError> {
         if handed_off.is_none() && crowding.look(now, || done_by(&ctx.devices)) {
             slot.tell_whether_crowded();
         }
-        let EventLoop { crowding, sessions, .. } = &mut *slot;
-        if crowding.take_wake(now, sessions.len()) {
-            sessions.iter().for_each(|(_, session)| session.wake_sleepers());
+        let programs = slot.sessions.len();
+        if let Some(sleepers) = slot.crowding.take_wake(now, programs) {
+            slot.wake(sleepers);
         }
         if worked {
             last_work = now;
@@ -134,6 +135,10 @@ fn sleep(
     deadline: Option<Instant>,
     handed_off: bool,
 ) -> Result<Instant, SlotError> {
+    if slot.crowding.is_crowded() {
+        // CLIENT-021: what comes next may depend on them.
+        slot.wake(Sleepers::OfPublished);
+    }
     // Pollers look at the doorbells.
     let none_rang = handed_off || slot.fall_asleep();
     // The turn has taken its time.
