@@ -235,6 +235,35 @@ fn a_socket_that_lingers_in_a_request_that_is_not_received_holds_up_no_slot() {
     drop(others);
 }
 
+/// SHARE-013, SLOT-010: many connect at once, and each asks without pause.
+#[test]
+fn it_is_counted_when_programs_have_to_wait_because_others_ask_so_much() {
+    const PROGRAMS: usize = 64;
+    let daemon = Stoppable::new();
+    let mut observer = Client::connect(&daemon.socket);
+    let connections: Vec<Channel> = daemon
+        .stopped(|| (0..PROGRAMS).map(|_| Channel::connect(&daemon.socket).unwrap()).collect());
+    let programs = connections.into_iter().map(|channel| Client::try_over(channel).unwrap());
+    let mut programs: Vec<Client> = programs.collect();
+    daemon.stopped(|| {
+        for program in &mut programs {
+            for _ in 0..4 {
+                program.channel.send(&Request::ListDevices, &[]).unwrap();
+            }
+        }
+    });
+    for program in &mut programs {
+        for _ in 0..4 {
+            let (reply, _) = program.channel.recv::<Reply>().unwrap();
+            assert!(matches!(reply, Reply::Devices(_)), "{reply:?}");
+        }
+    }
+    // Four in a millisecond, and the observer before them.
+    let pauses = observer.counter("urxe0", "accept_pauses");
+    assert!(pauses >= PROGRAMS as u64 / 4 - 1, "{pauses}");
+    assert!(observer.counter("urxe0", "control_rests") > 0);
+}
+
 /// Connections of programs that say nothing: as many as their user may have, and more that wait.
 fn take_all_sessions(daemon: &Path, observer: &mut Client) -> Vec<Channel> {
     let mut silent = Vec::new();

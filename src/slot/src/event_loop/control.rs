@@ -113,6 +113,9 @@ impl EventLoop {
         }
         let is_left = self.has_control();
         self.control.on_turn(begun, Instant::now(), worked, is_left);
+        if worked && self.control.rests_until.is_some() {
+            self.ctx.counters.control_rests += 1;
+        }
         Ok(worked)
     }
 

@@ -46,6 +46,7 @@ impl EventLoop {
         while let Some(listener) = &self.listener {
             // SHARE-013
             if let Err(again) = self.accept_pace.take(now) {
+                self.ctx.counters.accept_pauses += 1;
                 self.accept_again = Some(again);
                 return;
             }
