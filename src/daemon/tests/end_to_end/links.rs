@@ -43,8 +43,6 @@ impl Host {
             could_not_run(&format!("ip netns add: {added:?}"));
             return None;
         }
-        // Nobody else is here: no address has to be checked for a second owner.
-        host.run("sysctl -qw net.ipv6.conf.all.accept_dad=0 net.ipv6.conf.default.accept_dad=0");
         host.ip("link set lo up");
         Some(host)
     }
@@ -60,6 +58,9 @@ impl Host {
         assert!(output.status.success(), "{command}: {output:?}");
     }
 
+    /// Nobody else is here: addresses are added with `nodad`. Without, one is checked for a second
+    /// owner, be it that none is asked (`accept_dad`), by a kernel thread, and cannot be used until
+    /// that has run.
     fn ip(&self, arguments: &str) {
         self.run(&format!("ip {arguments}"));
     }
@@ -190,9 +191,9 @@ fn exchange(from: &mut End, to: &mut End) {
 fn the_gid_table_follows_the_interfaces_addresses() {
     let Some(hosts) = cable() else { return };
     let [mut host, _peer] = hosts;
-    host.ip("addr add fd00::1/64 dev wire");
+    host.ip("addr add fd00::1/64 dev wire nodad");
     host.ip("addr add 10.0.0.1/24 dev wire");
-    host.ip("addr add fe80::1/64 dev wire");
+    host.ip("addr add fe80::1/64 dev wire nodad");
     host.serve(&["--interface", "wire"]);
     let mut watcher = Watcher::new(&host);
     assert_eq!(watcher.gids(4), addrs(["fe80::1", "10.0.0.1", "fd00::1", "::"]));
@@ -220,7 +221,7 @@ fn the_gid_table_follows_the_interfaces_addresses() {
 fn an_index_means_the_same_address_before_and_after_its_check_for_duplicates() {
     let Some(hosts) = cable() else { return };
     let [mut host, _peer] = hosts;
-    host.run("sysctl -qw net.ipv6.conf.wire.accept_dad=1 net.ipv6.conf.wire.dad_transmits=3");
+    host.run("sysctl -qw net.ipv6.conf.wire.dad_transmits=3");
     host.ip("addr add 10.0.0.1/24 dev wire");
     host.ip("addr add fe80::1/64 dev wire");
     host.serve(&["--interface", "wire"]);
@@ -371,9 +372,9 @@ fn an_interface_that_goes_and_comes_back_is_served_again() {
 fn between_link_local_addresses_too() {
     let Some(mut hosts) = cable() else { return };
     for (host, i) in hosts.iter_mut().zip(1..) {
-        host.ip(&format!("addr add fe80::{i}/64 dev wire"));
+        host.ip(&format!("addr add fe80::{i}/64 dev wire nodad"));
         // The same on another interface: only this one counts.
-        host.ip(&format!("addr add fe80::{i}/64 dev lo"));
+        host.ip(&format!("addr add fe80::{i}/64 dev lo nodad"));
         host.serve(&["--interface", "wire"]);
     }
     talk(&hosts);
@@ -529,7 +530,7 @@ fn programs_connect_over_ipv6() {
     let Some(mut hosts) = cable() else { return };
     let addrs = addrs(["fd00::1", "fd00::2"]);
     for (host, addr) in hosts.iter_mut().zip(&addrs) {
-        host.ip(&format!("addr add {addr}/64 dev wire"));
+        host.ip(&format!("addr add {addr}/64 dev wire nodad"));
         host.serve(&["--interface", "wire"]);
     }
     let places = [0, 1].map(|i| (&*hosts[i].socket, addrs[i]));
@@ -553,8 +554,8 @@ fn a_wildcard_listener_is_found_at_addresses_that_come_later() {
     hosts[0].ip("addr add 10.0.0.3/24 dev wire");
     watcher.is_told(&[GID_CHANGE]);
     let [later, later_new] = dial(&mut active, &mut passive, at("10.0.0.3"), 18);
-    hosts[0].ip("addr add fd00::1/64 dev wire");
-    hosts[1].ip("addr add fd00::2/64 dev wire");
+    hosts[0].ip("addr add fd00::1/64 dev wire nodad");
+    hosts[1].ip("addr add fd00::2/64 dev wire nodad");
     let mut other = Watcher::new(&hosts[1]);
     eventually("the address is there", || {
         let gids = [watcher.gids(3), other.gids(2)].concat();
@@ -583,7 +584,7 @@ fn a_wildcard_listener_is_found_at_addresses_that_come_later() {
 fn programs_connect_between_link_local_addresses_of_an_interface_that_they_name() {
     let Some(mut hosts) = cable() else { return };
     for (host, i) in hosts.iter_mut().zip(1..) {
-        host.ip(&format!("addr add fe80::{i}/64 dev wire"));
+        host.ip(&format!("addr add fe80::{i}/64 dev wire nodad"));
         host.serve(&["--interface", "wire"]);
     }
     let [mut passive, mut active] = [0, 1].map(|host| Caller::new(&hosts[host].socket));
@@ -607,7 +608,7 @@ fn a_loopback_address_that_no_device_serves_means_any() {
     let Some(hosts) = cable() else { return };
     let [mut host, _peer] = hosts;
     host.ip("addr add 10.0.0.1/24 dev wire");
-    host.ip("addr add fd00::1/64 dev wire");
+    host.ip("addr add fd00::1/64 dev wire nodad");
     host.serve(&["--interface", "wire"]);
     let [mut passive, mut active] = [(); 2].map(|()| Caller::new(&host.socket));
     let at = |addr: &str| SocketAddr::new(addr.parse().unwrap(), 7174);
