@@ -264,7 +264,7 @@ impl Requester {
             false if is_refused && sq.is_lost(sq.una()) => sq.repeats_after(),
             false => return None,
         };
-        let (psn, sent) = (sq.una(), sq.una() + sq.outstanding());
+        let (psn, sent) = (sq.una(), sq.sent_to());
         let end = sq.end_of_repeat_at(psn)?;
         // Only memory that has gone can prevent it, which shows elsewhere.
         self.repeat(cx, sq, tx, path, route, psn, end, after).ok()?;

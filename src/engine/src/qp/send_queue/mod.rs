@@ -158,6 +158,12 @@ impl SendQueue {
         distance(self.una, self.sent)
     }
 
+    /// The PSN after all that was sent since the last rewind, except again.
+    pub(in crate::qp) fn sent_to(&self) -> Psn {
+        let current = self.pending.get(self.index).filter(|pending| pending.started);
+        current.map_or(self.sent, |pending| pending.first_psn + self.packet)
+    }
+
     /// Whether `psn` is sent and not acknowledged.
     pub(in crate::qp) fn is_outstanding(&self, psn: Psn) -> bool {
         distance(self.una, psn) < self.outstanding()

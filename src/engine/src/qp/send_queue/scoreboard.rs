@@ -270,7 +270,6 @@ impl SendQueue {
     /// What was sent before something that has arrived, and has not arrived itself, was lost:
     /// everything before `sent`, and so many repeats as had been [made](Self::repeats_made) then.
     pub(in crate::qp) fn detect_losses_before(&mut self, sent: Psn, repeats_made: u64) {
-        self.detect_losses(sent, 0);
         let board = &self.scoreboard;
         // REPAIR-102
         let gone = board.repeats_made - board.repeats.len() as u64;
@@ -278,6 +277,29 @@ impl SendQueue {
             if let Some(repeat) = self.scoreboard.repeats.pop_front() {
                 self.lose_repeat(&repeat);
             }
+        }
+        let una = self.una;
+        if sent.precedes(una) {
+            return;
+        }
+        let mut sent_since = PsnSet::new(una);
+        for repeat in self.scoreboard.repeats.iter().filter(|repeat| !self.is_past(repeat)) {
+            let end = distance(una, repeat.end);
+            let first = distance(una, repeat.first);
+            let first = if first > end { 0 } else { first };
+            for at in first..end {
+                sent_since.insert(una + at);
+            }
+        }
+        // REPAIR-065: also what was examined before it was sent again after a rewind.
+        let reach = distance(una, sent).min(self.outstanding());
+        for psn in (0..reach).map(|at| una + at) {
+            if !self.scoreboard.kept.contains(psn) && !sent_since.contains(psn) {
+                self.mark_lost(psn);
+            }
+        }
+        if distance(una, self.scoreboard.examined) < reach {
+            self.scoreboard.examined = una + reach;
         }
     }
 

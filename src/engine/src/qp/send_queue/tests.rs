@@ -181,6 +181,26 @@ fn a_repeat_is_lost_when_something_sent_after_it_has_arrived() {
     assert_eq!(repeat(&mut queue), [(0, 1)]);
 }
 
+/// The peer names one of those that were sent before the rewind.
+#[test]
+fn an_answered_probe_tells_also_of_what_was_sent_again_after_a_rewind() {
+    let mut queue = writes(0, &[8]);
+    send(&mut queue, 1);
+    queue.rewind();
+    assert_eq!(queue.sent_to(), Psn::new(0));
+    arrive(&mut queue, [7]);
+    queue.detect_losses(Psn::new(7), 0);
+    assert_eq!(repeat(&mut queue), [], "nothing is under way of which it would tell");
+    assert_eq!(send(&mut queue, 1), (0..7).map(|psn| (psn, 1)).collect::<Vec<_>>());
+    assert_eq!(queue.sent_to(), Psn::new(8));
+    // The probe goes here; and then one of those that are lost is sent again.
+    let repeats_made = queue.repeats_made();
+    queue.mark_lost(Psn::new(3));
+    assert_eq!(repeat(&mut queue), [(3, 1)]);
+    queue.detect_losses_before(Psn::new(8), repeats_made);
+    assert_eq!(repeat(&mut queue), [0, 1, 2, 4, 5, 6].map(|psn| (psn, 1)));
+}
+
 #[test]
 fn where_nothing_new_is_sent_an_answered_probe_tells_which_repeats_were_lost() {
     let mut queue = writes(0, &[8]);

@@ -133,7 +133,7 @@ impl Completer {
             // RC-COMP-002
             self.acknowledge_before(cx, sq, path, psn)?;
         }
-        self.end_probe(cx, sq, path, psn);
+        self.end_probe(cx, sq, path, psn, false);
         Ok(())
     }
 }

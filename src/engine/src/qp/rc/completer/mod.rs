@@ -242,7 +242,7 @@ impl Completer {
                 // RC-COMP-001: an ACK of a READ's or atomic's own PSN lacks the data.
                 self.acknowledge_before(cx, sq, path, psn.next())?;
                 self.learn_of_peer(cx, sq, path, resent_to, psn.next());
-                self.end_probe(cx, sq, path, psn);
+                self.end_probe(cx, sq, path, psn, false);
                 Ok(())
             }
             // RC-COMP-006
@@ -371,7 +371,7 @@ impl Completer {
         if is_oldest_lost && !self.retry.has_lost_at(sq.una()) {
             self.lose_oldest(cx, sq)?;
         }
-        self.end_probe(cx, sq, path, psn);
+        self.end_probe(cx, sq, path, psn, true);
         Ok(())
     }
 
@@ -444,8 +444,16 @@ impl Completer {
     }
 
     /// If `psn` answers a probe: what was sent before the probe and has not arrived was lost.
-    fn end_probe<H>(&mut self, cx: &mut Cx<'_, H>, sq: &mut SendQueue, path: PathId, psn: Psn) {
-        let probed = self.retry.take_probed(cx.now, psn, round_trip(cx, path));
+    /// `tells_all`: the answer names all that the peer has beyond.
+    fn end_probe<H>(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        sq: &mut SendQueue,
+        path: PathId,
+        psn: Psn,
+        tells_all: bool,
+    ) {
+        let probed = self.retry.take_probed(cx.now, psn, tells_all, round_trip(cx, path));
         let Some(probed) = probed else { return };
         if sq.outstanding() == 0 {
             return;

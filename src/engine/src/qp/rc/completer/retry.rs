@@ -189,14 +189,18 @@ impl Retry {
 
     /// The probe that the peer has if it answers `psn`, so that what was sent before and has not
     /// arrived was lost; asked once. An answer that comes too early is to the packet that
-    /// was probed for.
+    /// was probed for. With `tells_all` the answer names all that the peer has, and tells as much
+    /// if it has gone on from the probe.
     pub(super) fn take_probed(
         &mut self,
         now: Instant,
         psn: Psn,
+        tells_all: bool,
         round_trip: &RoundTrip,
     ) -> Option<Probed> {
-        let probed = self.probed.take_if(|probed| probed.psn == psn)?;
+        // REPAIR-065
+        let has_it = |probed: Psn| probed == psn || (tells_all && probed.precedes(psn));
+        let probed = self.probed.take_if(|probed| has_it(probed.psn))?;
         let is_answer = round_trip.least().is_none_or(|least| now >= probed.at + least * 3 / 4);
         // RC-REQ-027
         (is_answer && probed.sent != psn.next()).then_some(probed)
@@ -320,6 +324,7 @@ impl Retry {
     /// Everything is sent again.
     pub(super) fn on_rewind(&mut self, psn: Psn) {
         self.lost_at = Some(psn);
+        self.probed = None;
         self.missing_at = None;
         self.doubt_sample(|_| true);
         self.readiness.on_rewind();
@@ -556,9 +561,23 @@ mod tests {
         for (after, expected) in [(2, false), (3, true)] {
             let mut retry = retry(None, MS);
             retry.on_probed(probed);
-            assert!(retry.take_probed(t0 + after * MS, Psn::new(8), &path).is_none());
-            let answered = retry.take_probed(t0 + after * MS, Psn::new(7), &path);
+            assert!(retry.take_probed(t0 + after * MS, Psn::new(8), false, &path).is_none());
+            let answered = retry.take_probed(t0 + after * MS, Psn::new(7), false, &path);
             assert_eq!(answered.is_some(), expected);
         }
+    }
+
+    /// REPAIR-065
+    #[test]
+    fn a_peer_that_names_all_it_has_has_a_probe_if_it_has_gone_on_from_it() {
+        let (t0, path) = (Instant::now(), known(4 * MS));
+        let probed = Probed { psn: Psn::new(7), sent: Psn::new(20), repeats_made: 0, at: t0 };
+        let mut retry = retry(None, MS);
+        retry.on_probed(probed);
+        assert!(retry.take_probed(t0 + 4 * MS, Psn::new(6), true, &path).is_none());
+        assert!(retry.take_probed(t0 + 4 * MS, Psn::new(9), true, &path).is_some());
+        retry.on_probed(probed);
+        retry.on_rewind(Psn::new(7));
+        assert!(retry.take_probed(t0 + 4 * MS, Psn::new(9), true, &path).is_none());
     }
 }
