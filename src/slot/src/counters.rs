@@ -10,7 +10,7 @@ counters! {
         sessions_closed: "Programs that are gone (whole daemon).",
         sessions_refused: "Programs turned away because too many were connected (whole daemon).",
         sessions_silent: "Programs turned away because they connected and did not say who they are (whole daemon).",
-        accept_pauses: "Times that nobody was let connect for a millisecond because so many had just done so (whole daemon).",
+        accept_pauses: "Times that no program was accepted for up to a millisecond because many had just connected (whole daemon).",
         requests: "Control requests answered (whole daemon).",
         requests_refused: "Control requests answered with an error (whole daemon).",
         requests_malformed: "Control messages that are no request (whole daemon).",

@@ -258,17 +258,18 @@ impl Requester {
         if !tx.has_room() {
             return None;
         }
-        let after = match std::mem::take(&mut self.is_to_probe) {
-            true => Counter::Probes,
-            // REPAIR-064
-            false if is_refused && sq.is_lost(sq.una()) => sq.repeats_after(),
-            false => return None,
-        };
+        let is_late = std::mem::take(&mut self.is_to_probe);
+        // REPAIR-064
+        let is_to_repeat = is_refused && sq.is_lost(sq.una());
+        if !is_late && !is_to_repeat {
+            return None;
+        }
+        let after = if is_late { Counter::Probes } else { sq.repeats_after() };
         let (psn, sent) = (sq.una(), sq.sent_to());
         let end = sq.end_of_repeat_at(psn)?;
         // Only memory that has gone can prevent it, which shows elsewhere.
         self.repeat(cx, sq, tx, path, route, psn, end, after).ok()?;
-        if after == Counter::Probes {
+        if is_late {
             cx.count(Counter::Probes, 1);
         }
         Some(Probed { psn, sent, repeats_made: sq.repeats_made(), at: cx.now })

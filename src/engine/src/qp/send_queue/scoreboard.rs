@@ -283,13 +283,8 @@ impl SendQueue {
             return;
         }
         let mut sent_since = PsnSet::new(una);
-        for repeat in self.scoreboard.repeats.iter().filter(|repeat| !self.is_past(repeat)) {
-            let end = distance(una, repeat.end);
-            let first = distance(una, repeat.first);
-            let first = if first > end { 0 } else { first };
-            for at in first..end {
-                sent_since.insert(una + at);
-            }
+        for at in self.scoreboard.repeats.iter().flat_map(|repeat| self.left_of(repeat)) {
+            sent_since.insert(una + at);
         }
         // REPAIR-065: also what was examined before it was sent again after a rewind.
         let reach = distance(una, sent).min(self.outstanding());
@@ -314,17 +309,21 @@ impl SendQueue {
         end > self.outstanding() || end == 0
     }
 
+    /// What of a repeat is not acknowledged, counted from the oldest packet on.
+    fn left_of(&self, repeat: &Repeat) -> std::ops::Range<u32> {
+        if self.is_past(repeat) {
+            return 0..0;
+        }
+        let (first, end) = (distance(self.una, repeat.first), distance(self.una, repeat.end));
+        if first > end { 0..end } else { first..end }
+    }
+
     /// What of a repeat has not arrived was lost once more. Returns whether the oldest packet is
     /// among it.
     fn lose_repeat(&mut self, repeat: &Repeat) -> bool {
-        if self.is_past(repeat) {
-            return false;
-        }
-        let (una, end) = (self.una, distance(self.una, repeat.end));
-        let first = distance(una, repeat.first);
-        let first = if first > end { 0 } else { first };
+        let una = self.una;
         let mut is_oldest_lost = false;
-        for at in first..end {
+        for at in self.left_of(repeat) {
             is_oldest_lost |= self.mark_lost(una + at) && at == 0;
         }
         is_oldest_lost
