@@ -1,10 +1,10 @@
 //! A worker: a slot in a process of its own, for the programs of one user.
 //!
 //! The broker executes its own program again under the name [`NAME`], with the number of the user
-//! and of the group, how it is to log, and its end of the link as standard input. The process
-//! becomes that user's as far as the broker may do so, gives up every right that it does not need,
-//! and serves ([`urxe_slot::serve`]). Nothing of the user's is executed in it, and the user cannot
-//! look into it.
+//! and of the group, how it is to log, its end of the link as standard input, and as standard
+//! output a pipe that is closed when it has begun. The process becomes that user's as far as the
+//! broker may do so, gives up every right that it does not need, and serves ([`urxe_slot::serve`]).
+//! Nothing of the user's is executed in it, and the user cannot look into it.
 
 use crate::log::{self, SLOT, Style};
 use rustix::io::Errno;
@@ -83,8 +83,10 @@ fn step<T, E: Into<io::Error>>(name: &'static str, done: Result<T, E>) -> Result
 /// Makes this process what it is to be, and returns its end of the link.
 fn prepare(uid: Uid, gid: Gid) -> Result<OwnedFd, Failure> {
     let link = step("taking the link", std::io::stdin().as_fd().try_clone_to_owned())?;
-    let null = step("opening /dev/null", File::open("/dev/null"))?;
-    step("closing the standard input", rustix::stdio::dup2_stdin(null))?;
+    let null = step("opening /dev/null", File::options().read(true).write(true).open("/dev/null"))?;
+    step("closing the standard input", rustix::stdio::dup2_stdin(&null))?;
+    // SLOT-128: by this the broker knows that it has begun.
+    step("closing the standard output", rustix::stdio::dup2_stdout(null))?;
     step("leaving the directory", std::env::set_current_dir("/"))?;
     // Keys that are pressed at the broker's terminal are not for its workers. It is refused to one
     // that has a session of its own already.

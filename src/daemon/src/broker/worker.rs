@@ -15,7 +15,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
-use urxe_shm::control::close_on_exec;
+use urxe_shm::control::{close_on_exec, closing};
 
 /// A user whose programs a worker serves, and the group that the first of them had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -54,11 +54,9 @@ impl Worker {
         if let Some((style, filter)) = log::begun() {
             command.args([style.name().to_owned(), filter.to_string()]);
         }
-        let child = command
-            .env_clear()
-            .stdin(Stdio::from(link.try_clone()?))
-            .stdout(Stdio::null())
-            .spawn()?;
+        command.env_clear().stdin(Stdio::from(link.try_clone()?));
+        // SLOT-128
+        let child = closing::execute(|begun| command.stdout(begun).spawn())?;
         Ok(Worker::watched(Pid::from_child(&child), user, now, registry, token))
     }
 

@@ -4,20 +4,79 @@
 //! taken what is under way; and the last close of a Unix socket closes all that was sent to it and
 //! not received. The kernel does not wait where a thread closes by ending. So a thread takes the
 //! descriptors into a table of its own, and ends.
+//!
+//! A program that is executed has copies of all of them, which it closes when it begins. Its close
+//! must not be the last, or it would be the one that waits: while one begins, nothing is closed.
 
 use crate::control::MAX_FDS;
+use parking_lot::{Mutex, MutexGuard};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::pipe::{PipeFlags, pipe_with};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Descriptors that are closed at a time, and that wait for it.
 const BATCH: usize = 64;
 
 /// How long others are waited for, to be closed with the first: each batch costs a thread.
 const GATHER: Duration = Duration::from_millis(2);
+
+/// For how long at most nothing is closed because a program begins.
+const BEGIN: Duration = Duration::from_secs(1);
+
+/// How often it is looked whether programs have begun.
+const LOOK: Duration = Duration::from_micros(200);
+
+/// The programs that were executed and have not begun, as far as is known. Nothing is closed, and
+/// no further one is executed, while this is locked.
+static BEGINNING: Mutex<Vec<Beginning>> = Mutex::new(Vec::new());
+
+/// A program that begins.
+struct Beginning {
+    /// Hangs up when it has begun, or ended.
+    pipe: OwnedFd,
+    since: Instant,
+}
+
+impl Beginning {
+    fn is_over(&self) -> bool {
+        let mut pipe = [PollFd::new(&self.pipe, PollFlags::empty())];
+        let has_hung_up = poll(&mut pipe, Some(&Timespec::default())).is_ok()
+            && pipe[0].revents().contains(PollFlags::HUP);
+        has_hung_up || self.since.elapsed() >= BEGIN
+    }
+}
+
+/// Executes a program by `execute`, without having it wait for what is closed by it. The descriptor
+/// is for the program alone, which is to close it when it begins: nothing of this process is closed
+/// until then.
+///
+/// # Errors
+/// Those of `execute`, and if there is no descriptor for it.
+pub fn execute<T>(execute: impl FnOnce(OwnedFd) -> io::Result<T>) -> io::Result<T> {
+    let (pipe, of_program) = pipe_with(PipeFlags::CLOEXEC)?;
+    let mut beginning = BEGINNING.lock();
+    let executed = execute(of_program)?;
+    beginning.push(Beginning { pipe, since: Instant::now() });
+    Ok(executed)
+}
+
+/// Waits until no program begins, and has none executed for the time being.
+fn while_nothing_begins() -> MutexGuard<'static, Vec<Beginning>> {
+    loop {
+        let mut beginning = BEGINNING.lock();
+        beginning.retain(|program| !program.is_over());
+        if beginning.is_empty() {
+            return beginning;
+        }
+        drop(beginning);
+        std::thread::sleep(LOOK);
+    }
+}
 
 /// Where descriptors go to be closed: a thread of its own, which does not wait either, since what
 /// is to be closed after one would wait with it.
@@ -79,6 +138,8 @@ pub fn close_by_exit(descriptors: Vec<OwnedFd>) {
     numbers.sort_unstable();
     let (taken, until_taken) = channel::<()>();
     let (dropped, until_dropped) = channel::<()>();
+    // SLOT-128
+    let _none_begins = while_nothing_begins();
     let thread = std::thread::Builder::new().name("urxed-closing".into()).spawn(move || {
         // If it cannot have a table of its own, it ends without effect.
         let _ = keep_only(&numbers);
@@ -126,17 +187,24 @@ mod tests {
     use rustix::net::sockopt::set_socket_linger;
     use std::io::{Read, Write};
     use std::net::{TcpListener, TcpStream};
-    use std::time::Instant;
+    use std::process::{Command, Stdio};
+    use std::sync::atomic::AtomicBool;
+
+    /// A socket whose last close waits for as long, unless the other end is read from.
+    fn lingering(listener: &TcpListener, linger: Duration) -> (TcpStream, TcpStream) {
+        let mut stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (other, _) = listener.accept().unwrap();
+        set_socket_linger(&stream, Some(linger)).unwrap();
+        stream.set_nonblocking(true).unwrap();
+        while stream.write(&[7; 65_536]).is_ok() {}
+        stream.set_nonblocking(false).unwrap();
+        (stream, other)
+    }
 
     #[test]
     fn a_socket_that_lingers_keeps_nobody_waiting() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let mut stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let (mut other, _) = listener.accept().unwrap();
-        set_socket_linger(&stream, Some(Duration::from_secs(60))).unwrap();
-        stream.set_nonblocking(true).unwrap();
-        while stream.write(&[7; 65_536]).is_ok() {}
-        stream.set_nonblocking(false).unwrap();
+        let (stream, mut other) = lingering(&listener, Duration::from_secs(60));
         let (mut read_end, write_end) = std::io::pipe().unwrap();
         let since = Instant::now();
         close_by_exit(vec![stream.into()]);
@@ -147,6 +215,59 @@ mod tests {
         other.read_to_end(&mut under_way).unwrap();
         assert!(!under_way.is_empty());
         assert!(since.elapsed() < Duration::from_secs(30), "it has lingered");
+    }
+
+    /// SLOT-128
+    #[test]
+    fn a_program_that_is_executed_waits_for_nothing_that_is_closed_meanwhile() {
+        let linger = Duration::from_secs(20);
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                // As many as one process may have open.
+                let mut others = Vec::new();
+                while others.len() < 400 && !is_over.load(Ordering::Relaxed) {
+                    let (stream, other) = lingering(&listener, linger);
+                    others.push(other);
+                    close_by_exit(vec![stream.into()]);
+                }
+                while !is_over.load(Ordering::Relaxed) {
+                    std::thread::sleep(LOOK);
+                }
+            });
+            let slowest = (0..300).map(|_| {
+                let since = Instant::now();
+                // It closes the descriptor when it ends.
+                let spawn = |begun| Command::new("/bin/true").stdout(Stdio::from(begun)).spawn();
+                execute(spawn).unwrap().wait().unwrap();
+                since.elapsed()
+            });
+            let slowest = slowest.max();
+            is_over.store(true, Ordering::Relaxed);
+            assert!(slowest.unwrap() < linger / 2, "{slowest:?}");
+        });
+    }
+
+    #[test]
+    fn nothing_is_closed_while_a_program_begins() {
+        let begin = || execute(Ok).unwrap();
+        let (first, second) = (begin(), begin());
+        let (mut read_end, write_end) = std::io::pipe().unwrap();
+        let (closed, until_closed) = channel();
+        let closing = std::thread::spawn(move || {
+            close_by_exit(vec![write_end.into()]);
+            closed.send(()).unwrap();
+        });
+        drop(first);
+        let soon = Duration::from_millis(20);
+        assert!(until_closed.recv_timeout(soon).is_err(), "the second has not begun");
+        drop(second);
+        closing.join().unwrap();
+        assert_eq!(read_end.read(&mut [0]).unwrap(), 0);
+        // One that never begins keeps what is closed waiting for a while only.
+        let _never = begin();
+        close_by_exit(vec![read_end.into()]);
     }
 
     /// SHARE-012
