@@ -85,7 +85,8 @@ impl Setting {
     fn attacker(&self, attack: &str) -> Command {
         let program = self.socket.with_file_name("attack");
         let mut command = self.command(&program);
-        command.args(["--attacker", attack]).stdout(std::process::Stdio::null());
+        command.args(["--attacker", attack]).args(["--parent", &std::process::id().to_string()]);
+        command.stdout(std::process::Stdio::null());
         command
     }
 }

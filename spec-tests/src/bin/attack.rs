@@ -3,7 +3,7 @@
 #![allow(clippy::print_stdout)] // the table is what it is for
 
 use clap::Parser;
-use rustix::process::{Signal, set_parent_process_death_signal, setsid};
+use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal, setsid};
 use serde_json::json;
 use std::io::BufRead;
 use std::net::IpAddr;
@@ -60,6 +60,9 @@ struct Role {
     qpn: Vec<u32>,
     #[arg(long, hide = true, default_value_t = 0)]
     port: u16,
+    /// The attacker that an attacker was started by.
+    #[arg(long, hide = true)]
+    parent: Option<i32>,
 }
 
 fn main() -> ExitCode {
@@ -75,10 +78,11 @@ fn main() -> ExitCode {
 fn run(args: &Args) -> Result<ExitCode> {
     let role = &args.role;
     let socket = role.socket.clone().unwrap_or_default();
-    if role.newcomer || role.victim.is_some() || role.attacker.is_some() {
+    let is_user = role.newcomer || role.victim.is_some() || role.attacker.is_some();
+    if is_user && role.parent.is_none() {
         // As users who have logged in each: a system that shares processors out by session
-        // (autogroup) then does so by user, however many threads one has. It fails only where
-        // it is so already.
+        // (autogroup) then does so by user, however many threads and processes one has. It fails
+        // only where it is so already.
         let _ = setsid();
     }
     if role.newcomer {
@@ -93,8 +97,11 @@ fn run(args: &Args) -> Result<ExitCode> {
         return be_victim(Victim::new(&socket, addrs, port)?);
     }
     if let Some(name) = &role.attacker {
-        // Whoever is started by an attacker goes with it.
+        // Whoever is started by an attacker goes with it, also if it went before.
         set_parent_process_death_signal(Some(Signal::KILL))?;
+        if role.parent.is_some_and(|parent| getppid() != Pid::from_raw(parent)) {
+            return Ok(ExitCode::SUCCESS);
+        }
         let setting = Setting {
             socket,
             addrs: role.addr[..].try_into()?,
