@@ -50,6 +50,26 @@ fn question(t: &mut Script) -> u64 {
     mad.tid
 }
 
+/// Each packet asks for it: what was looked up last is not looked up again.
+#[test]
+fn what_a_peer_says_is_known_at_once_and_of_no_other_peer() {
+    let mut t = Script::in_reset();
+    assert_eq!(t.device.peer_capabilities(PEER), None);
+    let tid = question(&mut t);
+    assert_eq!(t.device.peer_capabilities(PEER), None);
+    t.receive_from(PEER, &answer(tid, ALL));
+    for _ in 0..2 {
+        assert_eq!(t.device.peer_capabilities(PEER), Some(ALL));
+        assert_eq!(t.device.peer_capabilities(STRANGER), None);
+    }
+    assert_eq!(t.device.peer_capabilities(PEER), Some(ALL));
+    t.wait(limits::CAPABILITIES_VALID);
+    let tid = question(&mut t);
+    assert_eq!(t.device.peer_capabilities(PEER), Some(ALL));
+    t.receive_from(PEER, &answer(tid, Capabilities::default()));
+    assert_eq!(t.device.peer_capabilities(PEER), Some(Capabilities::default()));
+}
+
 #[test]
 fn a_question_is_answered_from_the_address_that_was_asked() {
     let mut t = Script::in_reset();

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use urxe_nic::{Owners, TapSpec};
 use urxe_port::capture::Filter;
 use urxe_port::sim::{Link, SimNetwork};
-use urxe_types::{Extra, Rkey, SendOp};
+use urxe_types::{Extra, Rkey, SendOp, WcOpcode};
 
 /// Messages that are posted as a list.
 const LIST: u64 = 8;
@@ -31,6 +31,9 @@ fn main() {
     let mut now = Instant::now();
     let network = SimNetwork::new(7, Link::default());
     let [mut a, mut b] = connected(&network, now);
+    if verb == "ping-pong" {
+        return ping_pong(&network, [&mut a, &mut b], &mut now, bytes, lists * LIST);
+    }
     let idle_tap = words.next().is_some_and(|word| word == "tapped");
     let _pipes = idle_tap.then(|| [&mut a, &mut b].map(add_idle_tap));
     let rkey = Rkey(b.lkey);
@@ -54,6 +57,38 @@ fn main() {
                 assert_eq!(b.poll().map(|received| received.status), Some(0));
             }
         }
+    }
+}
+
+/// Two programs send each other one message at a time, each when it has the other's. What came is
+/// acknowledged together with the answer.
+fn ping_pong(
+    network: &SimNetwork,
+    nodes: [&mut Node; 2],
+    now: &mut Instant,
+    bytes: u32,
+    round_trips: u64,
+) {
+    let [a, b] = nodes;
+    a.post_recv(0, bytes);
+    b.post_recv(0, bytes);
+    a.send(0, bytes);
+    let mut received = 0;
+    while received < 2 * round_trips {
+        requester_that_polls(a, *now);
+        responder_that_polls(b, *now);
+        for node in [&mut *a, &mut *b] {
+            while let Some(done) = node.poll() {
+                assert_eq!(done.status, 0);
+                if done.opcode == WcOpcode::Recv as u32 {
+                    node.post_recv(0, bytes);
+                    node.send(0, bytes);
+                    received += 1;
+                }
+            }
+        }
+        let next = network.next_event().filter(|_| !a.nic.is_due() && !b.nic.is_due());
+        *now = next.unwrap_or(*now).max(*now + Duration::from_nanos(1));
     }
 }
 
@@ -82,6 +117,26 @@ fn exchange(network: &SimNetwork, a: &mut Node, b: &mut Node, now: &mut Instant)
 fn requester(node: &mut Node, now: Instant) {
     black_box("not the same function as the other one, which a compiler may make of them");
     node.turn(now);
+}
+
+/// The turn of a thread that polls: what is to be sent first, so that answers go with what the
+/// program sends when it sees what came.
+#[inline(never)]
+fn requester_that_polls(node: &mut Node, now: Instant) {
+    poller_turn(node, now);
+    black_box("requester that polls: a counter of calls sees that it ends here");
+}
+
+#[inline(never)]
+fn responder_that_polls(node: &mut Node, now: Instant) {
+    poller_turn(node, now);
+    black_box("responder that polls: a counter of calls sees that it ends here");
+}
+
+fn poller_turn(node: &mut Node, now: Instant) {
+    node.nic.transmit(now).expect("a simulated port does not fail");
+    node.nic.receive(now).expect("a simulated port does not fail");
+    node.nic.handle_timers(now).expect("a simulated port does not fail");
 }
 
 #[inline(never)]

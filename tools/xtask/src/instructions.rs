@@ -8,7 +8,7 @@ use std::process::Command;
 use urxe_shell::{Result, cargo, output, root, target_directory};
 
 /// Verbs and sizes of messages that are counted, and what is beside.
-const MESSAGES: [(&str, u32, &str); 10] = [
+const MESSAGES: [(&str, u32, &str); 11] = [
     ("write", 64, ""),
     ("write", 4096, ""),
     ("write", 65_536, ""),
@@ -17,6 +17,8 @@ const MESSAGES: [(&str, u32, &str); 10] = [
     ("read", 65_536, ""),
     ("send", 64, ""),
     ("send", 65_536, ""),
+    // Round trips of two that poll, each of them a message to send and one to receive.
+    ("ping-pong", 8, ""),
     // A tap that takes none of the packets.
     ("write", 64, "tapped"),
     ("write", 65_536, "tapped"),

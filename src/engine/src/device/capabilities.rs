@@ -14,6 +14,7 @@ use crate::limits::{
 use crate::tuning::WireForm;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -37,6 +38,9 @@ fn ours(form: WireForm) -> Capabilities {
 #[derive(Debug)]
 pub(crate) struct Peers {
     by_addr: BTreeMap<IpAddr, Peer>,
+    /// What was looked up last, which each packet to and from the same peer asks for again. Nothing
+    /// once what is known of any has changed.
+    looked_up: Cell<Option<(IpAddr, Option<Capabilities>)>>,
     /// Questions that wait for the port.
     questions: Vec<(Flow, [u8; MAD_LEN])>,
     /// What is sent because somebody has asked.
@@ -68,12 +72,26 @@ impl Peers {
         let replies = ReplyLimit::new(secret, CAPABILITY_REPLIES_EACH, CAPABILITY_REPLIES_IN_ALL);
         rng.set_stream(1);
         rng.set_word_pos(0);
-        Peers { by_addr: BTreeMap::new(), questions: Vec::new(), replies, rng }
+        let (by_addr, looked_up) = (BTreeMap::new(), Cell::new(None));
+        Peers { by_addr, looked_up, questions: Vec::new(), replies, rng }
     }
 
     /// What the peer at this address understands, if it has told.
     pub(crate) fn capabilities(&self, addr: IpAddr) -> Option<Capabilities> {
-        self.by_addr.get(&addr)?.capabilities
+        match self.looked_up.get() {
+            Some((of, capabilities)) if of == addr => capabilities,
+            _ => {
+                let capabilities = self.by_addr.get(&addr).and_then(|peer| peer.capabilities);
+                self.looked_up.set(Some((addr, capabilities)));
+                capabilities
+            }
+        }
+    }
+
+    /// What is known of peers, to be changed.
+    fn known(&mut self) -> &mut BTreeMap<IpAddr, Peer> {
+        self.looked_up.set(None);
+        &mut self.by_addr
     }
 
     /// Whether the peer at this address was asked not long ago, for the first time, and has not
@@ -92,7 +110,7 @@ impl Peers {
             return;
         }
         let tid = self.rng.next_u64();
-        match self.by_addr.get_mut(&flow.dst) {
+        match self.known().get_mut(&flow.dst) {
             Some(peer) if !peer.is_to_be_asked(now) => return,
             // REPAIR-008
             Some(peer) if peer.tries == MAX_CAPABILITY_TRIES => {
@@ -113,7 +131,7 @@ impl Peers {
                     asked_at: now,
                     tries: 1,
                 };
-                self.by_addr.insert(flow.dst, peer);
+                self.known().insert(flow.dst, peer);
             }
         }
         let question = CapabilityMad { tid, message: CapabilityMessage::Get };
@@ -124,7 +142,7 @@ impl Peers {
     /// answered: it may be another one by now, which drops that. It is asked again, and gets no
     /// more of it before it answers.
     pub(crate) fn doubt_joined(&mut self, now: Instant, flow: &Flow) {
-        if let Some(peer) = self.by_addr.get_mut(&flow.dst) {
+        if let Some(peer) = self.known().get_mut(&flow.dst) {
             peer.capabilities.iter_mut().for_each(|said| said.takes_joined = false);
             peer.answered_at = None;
         }
@@ -139,14 +157,14 @@ impl Peers {
         }
         let oldest = self.by_addr.iter().min_by_key(|(_, peer)| peer.asked_at);
         if let Some(addr) = oldest.map(|(&addr, _)| addr) {
-            self.by_addr.remove(&addr);
+            self.known().remove(&addr);
         }
     }
 
     /// An answer came. Returns whether it is one to our last question.
     fn on_answer(&mut self, now: Instant, from: IpAddr, tid: u64, answer: Capabilities) -> bool {
         // REPAIR-006
-        let asked = self.by_addr.get_mut(&from).filter(|peer| peer.tid == Some(tid));
+        let asked = self.known().get_mut(&from).filter(|peer| peer.tid == Some(tid));
         let Some(peer) = asked else { return false };
         peer.capabilities = Some(answer);
         peer.answered_at = Some(now);
@@ -159,7 +177,7 @@ impl Peers {
     /// Returns whether it is to be asked back: not while it has a question of ours to answer, which
     /// a further one would make void.
     fn on_question(&mut self, from: IpAddr) -> bool {
-        let Some(peer) = self.by_addr.get_mut(&from) else { return true };
+        let Some(peer) = self.known().get_mut(&from) else { return true };
         let was_given_up = peer.capabilities.is_none() && peer.tries == MAX_CAPABILITY_TRIES;
         peer.answered_at = None;
         peer.tries = 0;
