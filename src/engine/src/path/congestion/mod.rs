@@ -116,7 +116,7 @@ const LEFT_AFTER_LOSS: f64 = 0.5;
 /// How much is kept, of what the path delivers in its least round trip.
 const DELIVERED_SLACK: f64 = 1.05;
 /// The same where all that is in flight is sent again after a loss.
-const DELIVERED_SLACK_REWOUND: f64 = 1.06;
+const DELIVERED_SLACK_REWOUND: f64 = 1.03;
 /// What a loss for other reasons than congestion leaves of the window at least where all that is in
 /// flight is sent again.
 const LEFT_AFTER_TRIM: f64 = 0.95;
