@@ -52,7 +52,7 @@ fn question(t: &mut Script) -> u64 {
 
 /// Each packet asks for it: what was looked up last is not looked up again.
 #[test]
-fn what_a_peer_says_is_known_at_once_and_of_no_other_peer() {
+fn an_answer_is_known_at_once_and_of_no_other_peer() {
     let mut t = Script::in_reset();
     assert_eq!(t.device.peer_capabilities(PEER), None);
     let tid = question(&mut t);
