@@ -184,7 +184,9 @@ fn close_range(first: u32, last: u32, flags: i32) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::net::sockopt::set_socket_linger;
+    use rustix::net::sockopt::{
+        set_socket_linger, set_socket_recv_buffer_size, set_socket_send_buffer_size,
+    };
     use std::io::{Read, Write};
     use std::net::{TcpListener, TcpStream};
     use std::process::{Command, Stdio};
@@ -194,6 +196,9 @@ mod tests {
     fn lingering(listener: &TcpListener, linger: Duration) -> (TcpStream, TcpStream) {
         let mut stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (other, _) = listener.accept().unwrap();
+        // What is under way costs little memory.
+        set_socket_send_buffer_size(&stream, 1 << 14).unwrap();
+        set_socket_recv_buffer_size(&other, 1 << 14).unwrap();
         set_socket_linger(&stream, Some(linger)).unwrap();
         stream.set_nonblocking(true).unwrap();
         while stream.write(&[7; 65_536]).is_ok() {}
