@@ -4,7 +4,6 @@ use super::kept_histories::HowEnded;
 use super::worker::{User, Worker};
 use crate::limits::{WORKER_END, WORKER_LINGER};
 use crate::log::SLOT;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{Shutdown, shutdown};
 use serde::{Deserialize, Serialize};
@@ -15,6 +14,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use urxe_shm::control::ControlError;
+use urxe_shm::control::closing::has_hung_up;
 use urxe_slot::SlotError;
 use urxe_slot::limits::LINK_TIMEOUT;
 use urxe_slot::link::{Link, ToBroker, ToSlot};
@@ -86,9 +86,7 @@ impl HostingProgram {
     /// Whether it has let go of the slot. One that is stopped keeps it.
     fn is_gone(&self) -> bool {
         // OWN-006: what it has of the slot's sockets is not another's as well.
-        let mut link = [PollFd::new(&self.link, PollFlags::empty())];
-        let found = poll(&mut link, Some(&Timespec::default()));
-        found.is_ok() && link[0].revents().contains(PollFlags::HUP)
+        has_hung_up(&self.link)
     }
 }
 

@@ -9,11 +9,11 @@
 //! must not be the last, or it would be the one that waits: while one begins, nothing is closed.
 
 use crate::control::MAX_FDS;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pipe::{PipeFlags, pipe_with};
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
@@ -31,8 +31,14 @@ const BEGIN: Duration = Duration::from_secs(1);
 /// How often it is looked whether programs have begun.
 const LOOK: Duration = Duration::from_micros(200);
 
-/// The programs that were executed and have not begun, as far as is known. Nothing is closed, and
-/// no further one is executed, while this is locked.
+/// How long a program that is to be executed waits for what is being closed: a few times what that
+/// takes, unless it is a file whose server does not answer.
+const CLOSE: Duration = Duration::from_millis(10);
+
+/// Read while descriptors are closed.
+static CLOSING: RwLock<()> = RwLock::new(());
+
+/// The programs that are executed and have not begun, as far as is known.
 static BEGINNING: Mutex<Vec<Beginning>> = Mutex::new(Vec::new());
 
 /// A program that begins.
@@ -44,36 +50,42 @@ struct Beginning {
 
 impl Beginning {
     fn is_over(&self) -> bool {
-        let mut pipe = [PollFd::new(&self.pipe, PollFlags::empty())];
-        let has_hung_up = poll(&mut pipe, Some(&Timespec::default())).is_ok()
-            && pipe[0].revents().contains(PollFlags::HUP);
-        has_hung_up || self.since.elapsed() >= BEGIN
+        has_hung_up(&self.pipe) || self.since.elapsed() >= BEGIN
     }
+}
+
+/// Whether the other end of a pipe or socket is closed everywhere.
+pub fn has_hung_up(descriptor: &impl AsFd) -> bool {
+    let mut polled = [PollFd::new(descriptor, PollFlags::empty())];
+    let found = poll(&mut polled, Some(&Timespec::default()));
+    found.is_ok() && polled[0].revents().contains(PollFlags::HUP)
 }
 
 /// Executes a program by `execute`, without having it wait for what is closed by it. The descriptor
 /// is for the program alone, which is to close it when it begins: nothing of this process is closed
-/// until then.
+/// until then. What is being closed and takes long is not waited for.
 ///
 /// # Errors
 /// Those of `execute`, and if there is no descriptor for it.
 pub fn execute<T>(execute: impl FnOnce(OwnedFd) -> io::Result<T>) -> io::Result<T> {
     let (pipe, of_program) = pipe_with(PipeFlags::CLOEXEC)?;
-    let mut beginning = BEGINNING.lock();
-    let executed = execute(of_program)?;
-    beginning.push(Beginning { pipe, since: Instant::now() });
-    Ok(executed)
+    BEGINNING.lock().push(Beginning { pipe, since: Instant::now() });
+    // SLOT-129: closers that come now see that it begins.
+    drop(CLOSING.try_write_for(CLOSE));
+    execute(of_program)
 }
 
-/// Waits until no program begins, and has none executed for the time being.
-fn while_nothing_begins() -> MutexGuard<'static, Vec<Beginning>> {
+/// Waits until no program begins. The next is executed when the guard is dropped, or a little later
+/// than it would have been.
+fn while_nothing_begins() -> RwLockReadGuard<'static, ()> {
     loop {
+        let closing = CLOSING.read();
         let mut beginning = BEGINNING.lock();
         beginning.retain(|program| !program.is_over());
         if beginning.is_empty() {
-            return beginning;
+            return closing;
         }
-        drop(beginning);
+        drop((beginning, closing));
         std::thread::sleep(LOOK);
     }
 }
@@ -273,6 +285,20 @@ mod tests {
         // One that never begins keeps what is closed waiting for a while only.
         let _never = begin();
         close_by_exit(vec![read_end.into()]);
+    }
+
+    /// SLOT-129
+    #[test]
+    fn a_close_that_is_held_up_holds_up_no_program_and_no_other_close() {
+        let held_up = while_nothing_begins();
+        let since = Instant::now();
+        let begun = execute(Ok).unwrap();
+        assert!(since.elapsed() < BEGIN, "{:?}", since.elapsed());
+        drop(begun);
+        let (mut read_end, write_end) = std::io::pipe().unwrap();
+        close_by_exit(vec![write_end.into()]);
+        assert_eq!(read_end.read(&mut [0]).unwrap(), 0);
+        drop(held_up);
     }
 
     /// SHARE-012
