@@ -75,8 +75,8 @@ fn ping_pong(
     a.send(0, bytes);
     let mut received = 0;
     while received < 2 * round_trips {
-        requester_that_polls(a, *now);
-        responder_that_polls(b, *now);
+        requester(a, *now, poller_turn);
+        responder(b, *now, poller_turn);
         for node in [&mut *a, &mut *b] {
             while let Some(done) = node.poll() {
                 assert_eq!(done.status, 0);
@@ -105,8 +105,8 @@ fn add_idle_tap(node: &mut Node) -> OwnedFd {
 fn exchange(network: &SimNetwork, a: &mut Node, b: &mut Node, now: &mut Instant) {
     let end = *now + Duration::from_secs(1);
     while *now < end {
-        requester(a, *now);
-        responder(b, *now);
+        requester(a, *now, Node::turn);
+        responder(b, *now, Node::turn);
         let deadlines = [network.next_event(), a.nic.deadline(), b.nic.deadline()];
         let Some(next) = deadlines.into_iter().flatten().min() else { break };
         *now = next.max(*now + Duration::from_nanos(1));
@@ -114,33 +114,21 @@ fn exchange(network: &SimNetwork, a: &mut Node, b: &mut Node, now: &mut Instant)
 }
 
 #[inline(never)]
-fn requester(node: &mut Node, now: Instant) {
+fn requester(node: &mut Node, now: Instant, turn: fn(&mut Node, Instant)) {
     black_box("not the same function as the other one, which a compiler may make of them");
-    node.turn(now);
+    turn(node, now);
+}
+
+#[inline(never)]
+fn responder(node: &mut Node, now: Instant, turn: fn(&mut Node, Instant)) {
+    black_box("responder");
+    turn(node, now);
 }
 
 /// The turn of a thread that polls: what is to be sent first, so that answers go with what the
 /// program sends when it sees what came.
-#[inline(never)]
-fn requester_that_polls(node: &mut Node, now: Instant) {
-    poller_turn(node, now);
-    black_box("requester that polls: a counter of calls sees that it ends here");
-}
-
-#[inline(never)]
-fn responder_that_polls(node: &mut Node, now: Instant) {
-    poller_turn(node, now);
-    black_box("responder that polls: a counter of calls sees that it ends here");
-}
-
 fn poller_turn(node: &mut Node, now: Instant) {
     node.nic.transmit(now).expect("a simulated port does not fail");
     node.nic.receive(now).expect("a simulated port does not fail");
     node.nic.handle_timers(now).expect("a simulated port does not fail");
-}
-
-#[inline(never)]
-fn responder(node: &mut Node, now: Instant) {
-    black_box("responder");
-    node.turn(now);
 }

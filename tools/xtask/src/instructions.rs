@@ -49,7 +49,8 @@ const KNOWN: &str = "src/nic/benches/instructions.txt";
 const HEADING: &str = "\
 # Instructions that a data path spends on a message, all its packets and acknowledgements with it,
 # from the ring to the port and in it, which is one of the simulated network and so has no system
-# calls. The ICRC is computed without the widest instructions, which the counter does not know.
+# calls; for a ping-pong, on a message sent and one received. The ICRC is computed without the
+# widest instructions, which the counter does not know.
 # Made by `cargo xtask instructions --renew`.
 ";
 
