@@ -132,6 +132,11 @@ impl ProgramHost {
         self.comm_est_qps.pop()
     }
 
+    /// Whether there are any such.
+    pub(crate) fn has_comm_est_qps(&self) -> bool {
+        !self.comm_est_qps.is_empty()
+    }
+
     /// Lets go of what was known of memory that is registered no longer.
     pub(crate) fn release(&mut self, memory: &Arc<ProcessMemory>) {
         self.staging.release(memory);

@@ -271,7 +271,10 @@ impl Nic {
         if timed_out || (received && !hold_answers) {
             self.transmit(now)?;
         }
-        let left_over = self.blocked || self.host.has_held_events();
+        let left_over = self.blocked
+            || self.host.has_held_events()
+            || self.host.has_comm_est_qps()
+            || !self.port.serves_pollers();
         Ok(PollerTurn { worked, received, left_over })
     }
 

@@ -9,8 +9,20 @@ use rustix::time::{
     timerfd_settime,
 };
 use std::io;
+use std::num::NonZeroU64;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
+
+/// How late a timer of a slot may be, mostly: those of the transport are microseconds, and the
+/// system's default is 50 of them.
+pub(crate) const SLACK: Duration = Duration::from_nanos(1);
+
+/// How late the system may be with the timers of this thread. Where that is refused they are only
+/// less exact.
+pub(crate) fn set_slack(slack: Duration) {
+    let nanos = NonZeroU64::new(slack.as_nanos() as u64);
+    let _ = rustix::thread::set_current_timer_slack(nanos);
+}
 
 /// A descriptor that becomes readable at a time.
 pub(crate) struct Alarm {

@@ -52,7 +52,6 @@ use event_loop::EventLoop;
 use rustix::event::{PollFd, PollFlags, poll};
 use std::fs::File;
 use std::io;
-use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
@@ -129,9 +128,7 @@ impl RunningSlot {
         share: Option<Arc<dyn ShareSockets>>,
         first: fn(),
     ) -> Result<RunningSlot, SlotError> {
-        // Timers of the transport are microseconds; the default slack is 50 of them. Where this is
-        // refused they are only less exact.
-        let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
+        alarm::set_slack(alarm::SLACK);
         let mut link = Link::new(socket);
         let (allotment, devices, history_file) = begin(&mut link, runner, share.as_ref())?;
         let closer = Closer::new(first).map_err(SlotError::System)?;

@@ -3,7 +3,8 @@
 //! A thread that polls and finds nothing looks whether anything has come, handles it, and sends
 //! what was posted, itself: no other thread has to be woken for that, nor the processor to be given
 //! away. The slot's own thread sleeps meanwhile, and looks now and then whether that goes on; as
-//! soon as it does not, it serves as ever.
+//! soon as it does not, it serves as ever. Mostly it looks without taking the loop from those who
+//! poll ([`Glance`]): to do all that a turn does, as often, kept one message in a hundred waiting.
 
 use super::EventLoop;
 use crate::device::SlotDevice;
@@ -25,13 +26,22 @@ const POLL_INTERVAL: Duration =
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 const LOOK_EVERY_ASLEEP: Duration = Duration::from_millis(4);
 
+/// How much sooner it may look, so that the system wakes it together with what else it does, such
+/// as at the tick of its clock: to be interrupted once more takes as long as the look.
+pub(super) const LOOK_SLACK: Duration = Duration::from_millis(1);
+pub(super) const LOOK_AFTER_ASLEEP: Duration = LOOK_EVERY_ASLEEP.saturating_sub(LOOK_SLACK);
+
+/// How long the slot's thread does nothing but glance at pollers, at most: what is left to it, such
+/// as to write the histories of QPs, is not urgent.
+const TURN_EVERY_ASLEEP: Duration = Duration::from_millis(32);
+
 /// What has come while the program did not poll for so long has waited in vain.
 const LATE: Duration = Duration::from_micros(250);
 
 /// How much of the time may be lost so, in parts of it, beside a little: a thread that polls is
-/// kept from the processor now and then.
+/// kept from the processor now and then, for a turn of another of 3 to 4 ms.
 const LOST_PART: u32 = 16;
-const LOST_LITTLE: Duration = Duration::from_millis(2);
+const LOST_LITTLE: Duration = Duration::from_millis(5);
 
 /// How long the slot's thread serves after that: at first, and at most where it happens again and
 /// again.
@@ -55,6 +65,8 @@ const AT_ONCE_PART: u32 = 10;
 pub(crate) struct HandOff {
     /// Polls in vain.
     polls: AtomicU32,
+    /// Turns that were taken: not every thread that polls can take them.
+    turns: AtomicU32,
     /// Who polls is to take turns.
     is_active: AtomicBool,
 }
@@ -80,6 +92,32 @@ impl HandOff {
     /// something was left to them.
     pub(crate) fn take_back(&self) -> bool {
         self.is_active.swap(false, Ordering::AcqRel)
+    }
+}
+
+/// What the slot's thread sees of pollers while it leaves the loop to them.
+pub(super) struct Glance {
+    hand_off: Arc<HandOff>,
+    /// What was seen last, and when.
+    polls: u32,
+    turns: u32,
+    at: Instant,
+    /// When there has to be more than a glance.
+    until: Instant,
+}
+
+impl Glance {
+    /// Whether they have gone on polling and taking turns since the last time, so that there need
+    /// be no more than this.
+    pub(super) fn is_enough(&mut self, now: Instant) -> bool {
+        let polls = self.hand_off.polls.load(Ordering::Relaxed);
+        let turns = self.hand_off.turns.load(Ordering::Relaxed);
+        let go_on = polls.wrapping_sub(self.polls) >= DENSE && turns != self.turns;
+        if !go_on || now >= self.until || !self.hand_off.is_active() {
+            return false;
+        }
+        (self.polls, self.turns, self.at) = (polls, turns, now);
+        true
     }
 }
 
@@ -148,7 +186,7 @@ impl Pollers {
 
     /// Whether it is time to decide anew.
     fn is_due(&self, now: Instant) -> bool {
-        let interval = if self.hand_off.is_active() { LOOK_EVERY_ASLEEP } else { LOOK_EVERY };
+        let interval = if self.hand_off.is_active() { LOOK_AFTER_ASLEEP } else { LOOK_EVERY };
         now.duration_since(self.looked_at) >= interval
     }
 
@@ -173,8 +211,27 @@ impl Pollers {
         self.hand_off.is_active().then(|| self.looked_at + LOOK_EVERY_ASLEEP)
     }
 
+    /// Begins to do no more than glance at them.
+    pub(super) fn glance(&self, now: Instant) -> Glance {
+        Glance {
+            hand_off: Arc::clone(&self.hand_off),
+            polls: self.seen,
+            turns: self.hand_off.turns.load(Ordering::Relaxed),
+            at: self.looked_at,
+            until: now + TURN_EVERY_ASLEEP,
+        }
+    }
+
+    /// What was seen so is known.
+    pub(super) fn note_glance(&mut self, glance: &Glance) {
+        (self.seen, self.looked_at) = (glance.polls, glance.at);
+    }
+
     /// One of them has had a turn, and has found that something had come, or was posted, or not.
     pub(crate) fn on_turn(&mut self, began: Instant, ended: Instant, came: bool) {
+        // Only who has the loop counts them.
+        let turns = self.hand_off.turns.load(Ordering::Relaxed).wrapping_add(1);
+        self.hand_off.turns.store(turns, Ordering::Relaxed);
         let since = began.saturating_duration_since(std::mem::replace(&mut self.last_turn, ended));
         let took = ended.duration_since(began);
         if took >= POLL_INTERVAL {
@@ -361,6 +418,41 @@ mod tests {
             pollers.hand_off.take_back() && !pollers.hand_off.note_empty_poll(),
             "it is about to wait otherwise"
         );
+    }
+
+    #[test]
+    fn a_glance_is_enough_while_polls_and_turns_go_on_but_not_for_ever() {
+        let mut now = Instant::now();
+        let mut pollers = Pollers::new(now);
+        assert!(polled(&mut pollers, &mut now, DENSE));
+        let mut glance = pollers.glance(now);
+        let polls_and_turns = |pollers: &mut Pollers, now, polls: u32, turns: u32| {
+            pollers.hand_off.note_polls(polls);
+            (0..turns).for_each(|_| pollers.on_turn(now, now, false));
+        };
+        let begun = now;
+        while {
+            polls_and_turns(&mut pollers, now, DENSE, 1);
+            now += LOOK_EVERY_ASLEEP;
+            glance.is_enough(now)
+        } {}
+        assert_eq!(now - begun, TURN_EVERY_ASLEEP);
+
+        for (polls, turns, why) in [(DENSE - 1, 1, "they poll seldom"), (DENSE, 0, "in vain")] {
+            let mut pollers = Pollers::new(now);
+            assert!(polled(&mut pollers, &mut now, DENSE));
+            let mut glance = pollers.glance(now);
+            polls_and_turns(&mut pollers, now, DENSE, 1);
+            now += LOOK_EVERY_ASLEEP;
+            assert!(glance.is_enough(now));
+            polls_and_turns(&mut pollers, now, polls, turns);
+            now += LOOK_EVERY_ASLEEP;
+            assert!(!glance.is_enough(now), "{why}");
+            // The look that follows knows what the glance has seen.
+            pollers.note_glance(&glance);
+            pollers.look(now);
+            assert_eq!(pollers.hand_off.is_active(), polls == DENSE);
+        }
     }
 
     #[test]

@@ -1,7 +1,9 @@
 //! The course of a slot's thread: turns, and what it does in between.
 
+use super::pollers::{LOOK_AFTER_ASLEEP, LOOK_SLACK};
 use super::{EventLoop, done_by};
 use crate::SlotError;
+use crate::alarm;
 use crate::crowding::Sleepers;
 use crate::history_file;
 use crate::limits::{ASK_EVERY, EVENTS_PER_TURN, SHORTEST_SLEEP, SPIN};
@@ -145,6 +147,10 @@ fn sleep(
     let now = Instant::now();
     let timeout = if none_rang && deadline.is_none_or(|at| at > now) {
         slot.ctx.counters.sleeps += 1;
+        // OWN-034
+        if handed_off && slot.control_due(now).is_none() {
+            return wait_beside_pollers(slot, events, now).map(|()| now);
+        }
         if let Some(deadline) = deadline {
             slot.alarm.set(now, deadline).map_err(SlotError::System)?;
         }
@@ -159,14 +165,44 @@ fn sleep(
     waited.map(|()| now)
 }
 
+/// Waits until a descriptor becomes ready, or pollers do not go on.
+fn wait_beside_pollers(
+    slot: &mut impl Held,
+    events: &mut Events,
+    now: Instant,
+) -> Result<(), SlotError> {
+    let mut glance = slot.pollers.glance(now);
+    alarm::set_slack(LOOK_SLACK);
+    let waited = wait_by(slot, events, |poll, events| {
+        loop {
+            poll.poll(events, Some(LOOK_AFTER_ASLEEP))?;
+            if !events.is_empty() || !glance.is_enough(Instant::now()) {
+                return Ok(());
+            }
+        }
+    });
+    alarm::set_slack(alarm::SLACK);
+    slot.pollers.note_glance(&glance);
+    waited
+}
+
 /// Collects the descriptors that have become ready, waiting for one if there is none.
 fn wait(
     slot: &mut impl Held,
     events: &mut Events,
     timeout: Option<Duration>,
 ) -> Result<(), SlotError> {
+    wait_by(slot, events, |poll, events| poll.poll(events, timeout))
+}
+
+/// The same by what waits without the loop.
+fn wait_by(
+    slot: &mut impl Held,
+    events: &mut Events,
+    wait: impl FnOnce(&mut Poll, &mut Events) -> io::Result<()>,
+) -> Result<(), SlotError> {
     let mut poll = slot.poll.0.take().expect("only one thread waits");
-    let waited = slot.released(|| poll.poll(events, timeout));
+    let waited = slot.released(|| wait(&mut poll, events));
     slot.poll.0 = Some(poll);
     match waited {
         Ok(()) => Ok(()),
