@@ -40,6 +40,12 @@ pub(super) const ATTACKS: &[Attack] = &[
     )
     .found("T5")
     .of_strangers(),
+    Attack::new(
+        "wrong-peer",
+        wrong_peer,
+        "requests and ACKs to QPs that exist, from an address that is not their peer's",
+    )
+    .of_strangers(),
     Attack::new("noise", noise, "random bytes, so that every ICRC is wrong")
         .found("T5")
         .of_strangers(),
@@ -214,6 +220,23 @@ fn out_of_window(setting: &Setting, ready: &mut dyn FnMut()) -> Result {
         let psn = Psn::new(rng.next_u64() as u32);
         let bth = Bth { ack_req: true, ..Bth::new(Qpn::new(setting.qpns[1]), psn) };
         sender.send(&bth.emit(Opcode::RC_WRITE_ONLY), &[0; 16 + 64]);
+    }
+}
+
+fn wrong_peer(setting: &Setting, ready: &mut dyn FnMut()) -> Result {
+    let from = elsewhere(setting);
+    let [near, far] = setting.addrs;
+    let senders = [Sender::new(from, near)?, Sender::new(from, far)?];
+    let mut rng = Rng::new(1);
+    ready();
+    loop {
+        for (sender, qpn) in senders.iter().zip(setting.qpns) {
+            let bth = Bth::new(Qpn::new(qpn), Psn::new(rng.next_u64() as u32));
+            let request = Bth { ack_req: true, ..bth };
+            sender.send(&request.emit(Opcode::RC_SEND_ONLY), &[0; 64]);
+            let aeth = Aeth { syndrome: Syndrome::Nak(NakCode::SequenceError), msn: Msn::new(0) };
+            sender.send(&[&bth.emit(Opcode::RC_ACK)[..], &aeth.emit()].concat(), &[]);
+        }
     }
 }
 

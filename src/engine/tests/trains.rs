@@ -376,23 +376,46 @@ fn an_ack_goes_in_the_datagram_of_a_lone_short_request_to_a_peer_that_takes_it_s
     assert_eq!(sent(Script::new(), joins, 8), [(1, false), (1, false)], "the strict form");
 }
 
+/// Whether what the device sends next is a request and an ACK in one datagram.
+fn sends_joined(t: &mut Script) -> bool {
+    let mut tx = TxBatch::new(TxLimits::segmented(64), 1 << 16);
+    t.device.poll_transmit(t.now, &mut t.program, &mut tx);
+    tx.runs().any(|run| run.is_joined)
+}
+
 #[test]
 fn a_peer_that_does_not_answer_what_came_with_an_ack_is_asked_and_gets_none_so_before_it_answers() {
     let joins = Capabilities { takes_joined: true, ..TAKES_ACK_FIRST };
     let mut t = owing_an_ack(Script::uniform(QpType::Rc), Some(joins), 8);
-    let is_joined = |t: &mut Script| {
-        let mut tx = TxBatch::new(TxLimits::segmented(64), 1 << 16);
-        t.device.poll_transmit(t.now, &mut t.program, &mut tx);
-        tx.runs().any(|run| run.is_joined)
-    };
-    assert!(is_joined(&mut t));
+    assert!(sends_joined(&mut t));
     t.wait(Duration::from_secs(10));
     let question = t.next_sent().1;
     assert_eq!(question.headers.bth.dest_qp, Qpn::GSI);
     t.sent();
     t.post(2, WRITE, &[t.sge(0, 8)]);
     t.receive(&[peers_part(&t, 101, 0, 256).ack_req()]);
-    assert!(!is_joined(&mut t));
+    assert!(!sends_joined(&mut t));
+}
+
+#[test]
+fn a_peer_that_was_asked_in_vain_is_asked_with_the_next_ack_and_gets_acks_so_when_it_answers() {
+    let joins = Capabilities { takes_joined: true, ..TAKES_ACK_FIRST };
+    let mut t = owing_an_ack(Script::uniform(QpType::Rc), Some(joins), 8);
+    assert!(sends_joined(&mut t));
+    t.wait(Duration::from_secs(10));
+    // The question is lost.
+    t.sent();
+    t.receive(&[ack(200, 1)]);
+    t.wait(Duration::from_millis(2));
+    t.post(2, WRITE, &[t.sge(0, 8)]);
+    t.receive(&[peers_part(&t, 101, 0, 256).ack_req()]);
+    assert!(!sends_joined(&mut t));
+    t.answer_question(joins);
+    t.receive(&[ack(201, 2)]);
+    t.sent();
+    t.post(3, WRITE, &[t.sge(0, 8)]);
+    t.receive(&[peers_part(&t, 102, 0, 256).ack_req()]);
+    assert!(sends_joined(&mut t));
 }
 
 #[test]

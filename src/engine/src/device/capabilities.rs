@@ -149,6 +149,16 @@ impl Peers {
         self.ask(now, flow);
     }
 
+    /// Sees that a peer in doubt is asked as often as it takes. Returns whether it still is.
+    pub(crate) fn ask_until_answered(&mut self, now: Instant, flow: &Flow) -> bool {
+        let peer = self.by_addr.get(&flow.dst);
+        let is_doubted = peer.is_some_and(|peer| peer.answered_at.is_none());
+        if is_doubted {
+            self.ask(now, flow);
+        }
+        is_doubted
+    }
+
     /// Forgets the peer that was not asked for longest, if there are too many.
     fn make_room(&mut self) {
         // REPAIR-009

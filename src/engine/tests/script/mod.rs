@@ -680,6 +680,11 @@ impl Script {
     /// The device asks the peer what it understands beside the standard, and that is the answer.
     pub fn agree(&mut self, capabilities: Capabilities) {
         self.device.ask_capabilities(self.now, &flow(LOCAL, PEER));
+        self.answer_question(capabilities);
+    }
+
+    /// The device has asked the peer what it understands, and that is the answer.
+    pub fn answer_question(&mut self, capabilities: Capabilities) {
         let question: [u8; MAD_LEN] = self.next_sent().1.payload.try_into().unwrap();
         let tid = CapabilityMad::parse(&question).unwrap().tid;
         let message = CapabilityMessage::GetResp(capabilities);

@@ -38,8 +38,18 @@ pub(super) struct Rc {
     sender: Option<Sender>,
     /// Turns in which an ACK went with requests to a peer of which nothing is known.
     acks_with_requests: u8,
-    /// ACKs went in the datagrams of requests, and nothing was late since.
-    has_joined: bool,
+    joining: Joining,
+}
+
+/// Whether ACKs go in the datagrams of requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Joining {
+    /// None has, or the peer has told anew what it understands.
+    NotYet,
+    /// Some have, and nothing was late since.
+    Goes,
+    /// Something was late, and the peer has not told since what it understands.
+    IsDoubted,
 }
 
 /// What sends and what ends work requests.
@@ -65,7 +75,7 @@ impl Rc {
         };
         let route = Route { wire, ..route };
         let responder = Responder::new(responder, rq_psn);
-        Rc { route, path, responder, sender: None, acks_with_requests: 0, has_joined: false }
+        Rc { route, path, responder, sender: None, acks_with_requests: 0, joining: Joining::NotYet }
     }
 
     /// The QP ends, or begins anew.
@@ -308,9 +318,10 @@ impl Rc {
     ) -> Result<(), Failure> {
         let Some(Sender { requester, completer }) = &mut self.sender else { return Ok(()) };
         let is_late = completer.deadline().is_some_and(|at| at <= cx.now);
-        if is_late && std::mem::take(&mut self.has_joined) {
+        if is_late && self.joining == Joining::Goes {
             // TRAIN-028
             cx.peers.doubt_joined(cx.now, &self.route.flow);
+            self.joining = Joining::IsDoubted;
         }
         if completer.handle_timers(cx, sq, self.path)? {
             requester.probe_next();
@@ -340,8 +351,8 @@ impl Rc {
             *budget += for_requests;
             let more = self.transmit_replies(cx, tx, &route, budget);
             // TRAIN-027
-            if ack_place == AckPlace::InTheDatagram && tx.len() == before + 2 {
-                self.has_joined |= tx.join_ack();
+            if ack_place == AckPlace::InTheDatagram && tx.len() == before + 2 && tx.join_ack() {
+                self.joining = Joining::Goes;
             }
             return Ok(more | requests?);
         }
@@ -373,7 +384,14 @@ impl Rc {
         match cx.peers.capabilities(self.route.flow.dst) {
             // TRAIN-008
             Some(peer) if peer.takes_ack_first && peer.takes_joined => AckPlace::InTheDatagram,
-            Some(peer) if peer.takes_ack_first => AckPlace::Last,
+            Some(peer) if peer.takes_ack_first => {
+                // TRAIN-029
+                let is_doubted = self.joining == Joining::IsDoubted;
+                if is_doubted && !cx.peers.ask_until_answered(cx.now, &self.route.flow) {
+                    self.joining = Joining::NotYet;
+                }
+                AckPlace::Last
+            }
             Some(_) => AckPlace::First,
             None => {
                 self.acks_with_requests = self.acks_with_requests.saturating_add(1);
