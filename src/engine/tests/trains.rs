@@ -472,6 +472,60 @@ fn an_ack_goes_without_data_too() {
 }
 
 #[test]
+fn it_is_known_when_an_ack_is_all_there_is_to_send() {
+    let write = |t: &Script, psn| peers_part(t, psn, 0, 256).ack_req();
+    // Whose send queue has been looked at.
+    let idle = || {
+        let mut t = Script::uniform(QpType::Rc);
+        assert_eq!(t.sent(), []);
+        t
+    };
+    let mut t = idle();
+    assert!(!t.device.owes_only_an_ack());
+    t.receive(&[write(&t, 100)]);
+    assert!(t.device.owes_only_an_ack());
+    t.expect(ack(100, 1));
+    assert!(!t.device.owes_only_an_ack(), "it is sent");
+    // What follows before it is sent changes nothing, nor does what is acknowledged with it.
+    t.post(1, WRITE, &[]);
+    assert_eq!(t.sent().len(), 1);
+    t.receive(&[write(&t, 101), ack(200, 0), write(&t, 102)]);
+    assert!(t.device.owes_only_an_ack());
+
+    t.post(2, WRITE, &[]);
+    assert!(!t.device.owes_only_an_ack(), "there is something to go with");
+    let key = t.key;
+    let owing: [(&str, Vec<Pkt>); 3] = [
+        ("an answer", vec![pkt(Opcode::RC_READ_REQUEST, 101).reth(VA, key, 1)]),
+        ("a refusal", vec![write(&t, 102)]),
+        ("nothing", vec![peers_part(&t, 101, 0, 256)]),
+    ];
+    for (owed, packets) in owing {
+        let mut t = idle();
+        t.receive(&[write(&t, 100)]);
+        t.expect(ack(100, 1));
+        t.receive(&packets);
+        assert!(!t.device.owes_only_an_ack(), "{owed}");
+    }
+}
+
+#[test]
+fn an_ack_is_not_all_there_is_to_send_where_another_qp_got_something_too() {
+    let mut t = Script::uniform(QpType::Rc);
+    let first = t.qpn;
+    let second = t.another(QpType::Rc, None);
+    t.sent();
+    let write = peers_part(&t, 100, 0, 256).ack_req();
+    t.receive_from(PEER, &write.clone().to(first));
+    t.receive_from(PEER, &write.clone().to(second));
+    t.device.end_of_batch(t.now, &mut t.program);
+    assert!(!t.device.owes_only_an_ack());
+    t.sent();
+    t.receive(&[peers_part(&t, 101, 0, 256).ack_req()]);
+    assert!(t.device.owes_only_an_ack(), "that was another batch");
+}
+
+#[test]
 fn answers_and_refusals_go_before_requests() {
     let owing = || {
         let mut t = Script::uniform(QpType::Rc);

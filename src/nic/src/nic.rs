@@ -60,6 +60,18 @@ pub struct Config {
     pub tuning: Tuning,
 }
 
+/// Packets that are little: a message, and an ACK that came with it.
+const LITTLE: usize = 2;
+
+/// What the engine may have to send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Due {
+    Nothing,
+    /// An ACK to the little that came last.
+    OnlyAnAck,
+    Anything,
+}
+
 /// A NIC: one device on one port.
 pub struct Nic {
     pub(crate) device: Device,
@@ -69,8 +81,7 @@ pub struct Nic {
     port: Box<dyn Port>,
     tx: TxBatch,
     rx: RxBatch,
-    /// The engine may have something to send.
-    due: bool,
+    due: Due,
     /// The port takes no more until it is ready again.
     blocked: bool,
     failed_qps: FailedQps,
@@ -105,7 +116,7 @@ impl Nic {
             tx: TxBatch::new(caps.tx_limits, TX_BATCH_BYTES),
             rx: RxBatch::new(RX_BUFFERS),
             port,
-            due: false,
+            due: Due::Nothing,
             blocked: false,
             failed_qps: FailedQps::default(),
             look_at: now,
@@ -156,7 +167,13 @@ impl Nic {
 
     /// Whether [`transmit`](Self::transmit) has something to do right away.
     pub fn is_due(&self) -> bool {
-        self.due && !self.blocked
+        self.due != Due::Nothing && !self.blocked
+    }
+
+    /// Whether all that is due is an ACK to the little that came last. It may wait a little
+    /// for what the program sends next: then both leave together.
+    pub fn owes_only_an_ack(&self) -> bool {
+        self.due == Due::OnlyAnAck && !self.blocked
     }
 
     /// Gives the port another address, by its sockets.
@@ -208,7 +225,7 @@ impl Nic {
     /// A program rang a QP's doorbell.
     pub fn ring_doorbell(&mut self, qpn: Qpn) {
         self.device.ring_doorbell(qpn);
-        self.due = true;
+        self.due = Due::Anything;
     }
 
     /// Takes in what one receive call brings. Returns whether it brought anything.
@@ -216,7 +233,8 @@ impl Nic {
     /// # Errors
     /// If the port has failed for good.
     pub fn receive(&mut self, now: Instant) -> io::Result<bool> {
-        if self.port.recv(now, &mut self.rx)? == 0 {
+        let count = self.port.recv(now, &mut self.rx)?;
+        if count == 0 {
             return Ok(false);
         }
         if let Some(fill) = self.port.receive_fill(now) {
@@ -232,7 +250,9 @@ impl Nic {
             self.handle_tapped(now);
         }
         self.device.end_of_batch(now, &mut self.host);
-        self.due = true;
+        let is_little = count <= LITTLE && self.due == Due::Nothing;
+        let only_an_ack = is_little && self.device.owes_only_an_ack();
+        self.due = if only_an_ack { Due::OnlyAnAck } else { Due::Anything };
         self.after_engine(now);
         self.flush_taps(now);
         Ok(true)
@@ -346,7 +366,7 @@ impl Nic {
         if self.device.poll_timeout().is_some_and(|at| at <= now) {
             self.host.begin_call();
             self.device.handle_timeout(now, &mut self.host);
-            self.due = true;
+            self.due = Due::Anything;
             self.after_engine(now);
             worked = true;
         }
@@ -372,7 +392,8 @@ impl Nic {
                 break;
             }
             self.host.begin_call();
-            self.due = self.device.poll_transmit(now, &mut self.host, &mut self.tx);
+            let more = self.device.poll_transmit(now, &mut self.host, &mut self.tx);
+            self.due = if more { Due::Anything } else { Due::Nothing };
             self.after_engine(now);
             if self.tx.is_empty() {
                 break;
@@ -423,7 +444,7 @@ impl Nic {
             let owner = qp.owner;
             self.forget_failed_qp(owner, qpn);
         }
-        self.due = true;
+        self.due = Due::Anything;
         self.host.maybe_failed(qpn);
         self.after_engine(now);
         Ok(())
@@ -472,7 +493,9 @@ impl Nic {
     /// Sends a management datagram. Returns whether there was a way for it.
     pub fn send_mad(&mut self, to: &AddressVector, qpn: Qpn, mad: &[u8; MAD_LEN]) -> bool {
         let is_sent = self.device.send_mad(to, qpn, mad).is_ok();
-        self.due |= is_sent;
+        if is_sent {
+            self.due = Due::Anything;
+        }
         is_sent
     }
 
@@ -517,7 +540,7 @@ impl Nic {
             // STATE-010
             if recv.is_some_and(|recv| recv.posted() > 0) {
                 self.device.ring_doorbell(Qpn::new(qpn));
-                self.due = true;
+                self.due = Due::Anything;
                 self.look_interval = FLUSH_INTERVAL_MIN;
             }
         }
@@ -748,6 +771,16 @@ mod tests {
 
     /// A SEND to a QP of [`nic_with_qp`], as it arrives from its peer.
     fn send_only(qpn: Qpn) -> (Outer, Vec<u8>) {
+        arriving(Bth::new(qpn, Psn::new(0)), Opcode::RC_SEND_ONLY, 8)
+    }
+
+    /// A WRITE of no bytes to it, which asks for an ACK.
+    fn empty_write(qpn: Qpn, psn: u32) -> (Outer, Vec<u8>) {
+        let bth = Bth { ack_req: true, ..Bth::new(qpn, Psn::new(psn)) };
+        arriving(bth, Opcode::RC_WRITE_ONLY, 0)
+    }
+
+    fn arriving(bth: Bth, opcode: Opcode, len: usize) -> (Outer, Vec<u8>) {
         let flow = Flow {
             src: [127, 0, 0, 2].into(),
             dst: [127, 0, 0, 1].into(),
@@ -756,9 +789,9 @@ mod tests {
             hop_limit: 64,
             flow_label: 0,
         };
-        let headers = Headers::new(Bth::new(qpn, Psn::new(0)), Body::zeroed(Opcode::RC_SEND_ONLY));
+        let headers = Headers::new(bth, Body::zeroed(opcode));
         let mut batch = TxBatch::new(TxLimits::SINGLE, 0);
-        let Ok(()) = batch.push(&flow, &headers, 8, |bytes| {
+        let Ok(()) = batch.push(&flow, &headers, len, |bytes| {
             bytes.fill(0);
             Ok::<(), Infallible>(())
         });
@@ -779,6 +812,37 @@ mod tests {
             assert_eq!(nic.device.counters().get(Counter::ReceivedPackets), 1);
             assert_eq!(nic.device.counters().get(Counter::CnpsSent), notifications, "{fill}");
         }
+    }
+
+    #[test]
+    fn an_ack_to_a_single_message_is_known_to_be_all_that_is_due() {
+        let passage = Arc::new(Mutex::new(Passage { runs: usize::MAX, ..Passage::default() }));
+        let now = Instant::now();
+        let (mut nic, qpn, ..) = nic_with_qp(Narrow(passage.clone()), now);
+        let access = Some(Access::REMOTE_WRITE);
+        nic.modify_qp(now, qpn, &QpAttr { access, ..QpAttr::default() }).unwrap();
+        nic.transmit(now).unwrap();
+        let mut psns = 0..;
+        let mut receive = |nic: &mut Nic, count: usize| {
+            let packets = psns.by_ref().take(count).map(|psn| empty_write(qpn, psn));
+            passage.lock().unwrap().arriving.extend(packets);
+            assert!(nic.receive(now).unwrap());
+            nic.owes_only_an_ack()
+        };
+        for number in 1..=3 {
+            assert!(receive(&mut nic, 1) && nic.is_due());
+            nic.transmit(now).unwrap();
+            assert!(!nic.owes_only_an_ack() && !nic.is_due());
+            assert_eq!(passage.lock().unwrap().datagrams.len(), number);
+        }
+        assert!(!receive(&mut nic, LITTLE + 1), "that is no single message");
+        nic.transmit(now).unwrap();
+        assert!(receive(&mut nic, 1));
+        assert!(!receive(&mut nic, 1), "one waits already");
+        nic.transmit(now).unwrap();
+        assert!(receive(&mut nic, 1));
+        nic.ring_doorbell(qpn);
+        assert!(!nic.owes_only_an_ack(), "there may be something to go with");
     }
 
     #[test]

@@ -15,7 +15,9 @@
 //! even before, and then costs nothing until it rings ([`Awake`]). And they are told whether the
 //! loop is kept from the processor ([`Crowding`]), so that their threads do not poll in vain.
 
+mod ack_hold;
 mod control;
+mod pause;
 mod pollers;
 mod run;
 
@@ -30,6 +32,7 @@ use crate::log::{self, LogLimit};
 use crate::session::{Session, SlotCtx};
 use crate::token::Token;
 use crate::{Allotment, SlotError};
+use ack_hold::AckHold;
 use control::Control;
 use mio::unix::SourceFd;
 use mio::{Interest, Registry};
@@ -73,6 +76,7 @@ pub(crate) struct EventLoop {
     pollers: Pollers,
     /// The slot's thread does what there is to do: nothing is left to them.
     ports_are_watched: bool,
+    ack_hold: AckHold,
     /// Why a turn of such a thread has failed.
     failed: Option<SlotError>,
     alarm: Alarm,
@@ -106,6 +110,7 @@ impl EventLoop {
             poll: LentPoll::new()?,
             pollers: Pollers::new(now),
             ports_are_watched: true,
+            ack_hold: AckHold::new(now),
             failed: None,
             alarm: Alarm::new()?,
             ready: Vec::new(),
@@ -208,10 +213,16 @@ impl EventLoop {
     fn turn(&mut self, now: Instant) -> Result<bool, SlotError> {
         let mut worked = self.take_doorbells(now);
         self.note_undone(now, worked);
+        // TRAIN-030
+        let owes_an_ack = self.ports_are_watched
+            && self.ctx.devices.iter().any(|device| device.nic.owes_only_an_ack());
+        let ack_waits = self.ack_hold.waits(now, owes_an_ack, worked);
         for (index, device) in self.ctx.devices.iter_mut().enumerate() {
             worked |= device.nic.handle_timers(now).map_err(SlotError::Port)?;
             device.tell_broker(index, &mut self.ctx.to_broker);
-            worked |= device.nic.transmit(now).map_err(SlotError::Port)?;
+            if !(ack_waits && device.nic.owes_only_an_ack()) {
+                worked |= device.nic.transmit(now).map_err(SlotError::Port)?;
+            }
         }
         log::qps_that_failed(&mut self.ctx);
         self.watch_full_channels();

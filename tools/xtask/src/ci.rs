@@ -37,11 +37,9 @@ pub(crate) fn run_all(options: &Options) -> ExitCode {
         return ended;
     }
     let mut report = Report::default();
-    if !options.fast && !options.no_setup {
-        // Its failure is no stage: what is still missing shows at the stages that need it.
-        if let Err(problem) = setup::run_all(&setup::Options::default()) {
-            eprintln!("setup: {problem}");
-        }
+    if !options.fast {
+        let install = !options.no_setup;
+        report.stage("release build", None, || release_build_beside_setup(install));
     }
     sources(&mut report);
     match options.fast {
@@ -52,6 +50,23 @@ pub(crate) fn run_all(options: &Options) -> ExitCode {
         true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,
     }
+}
+
+/// Builds what users run, and meanwhile installs what is missing, most of which is to wait for the
+/// network.
+fn release_build_beside_setup(install: bool) -> Result {
+    std::thread::scope(|scope| {
+        if install {
+            // Its failure is none of this stage: what is still missing shows at the stages that
+            // need it.
+            scope.spawn(|| {
+                if let Err(problem) = setup::run_all(&setup::Options::default()) {
+                    eprintln!("setup: {problem}");
+                }
+            });
+        }
+        build_release()
+    })
 }
 
 /// What is seen without running anything of ours.
@@ -90,7 +105,6 @@ fn everything_else(report: &mut Report) {
     report.stage("advisories", deny::lacks_advisories(), deny::advisories);
     report.stage("crates as they are published", None, published_crates);
     report.stage("public API since the last release", semver::lacks(), semver::check);
-    report.stage("release build", None, build_release);
     report.stage("tests", None, || {
         run_cargo(&[&["test"], &WORKSPACE[..], &["--no-fail-fast"]].concat(), &[])
     });

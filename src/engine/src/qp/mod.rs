@@ -102,6 +102,11 @@ impl Qp {
         self.transport.deadline()
     }
 
+    /// Whether an ACK is all that there is to send.
+    pub(crate) fn owes_only_an_ack(&self) -> bool {
+        self.transport.owes_only_an_ack()
+    }
+
     /// A number that QPs have in common whose packets make one flow, and others seldom.
     pub(crate) fn flow_number(&self) -> usize {
         let Some(Route { flow, .. }) = self.transport.route() else { return 0 };

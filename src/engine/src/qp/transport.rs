@@ -121,6 +121,12 @@ impl Transport {
         matches!(&self.service, Service::Rc(rc) if rc.owes_replies())
     }
 
+    /// Whether an ACK is all that there is to send.
+    pub(super) fn owes_only_an_ack(&self) -> bool {
+        !self.notifier.is_due()
+            && matches!(&self.service, Service::Rc(rc) if rc.owes_only_an_ack(&self.sq))
+    }
+
     /// Whether something may be posted that is to be flushed.
     fn is_to_flush(&self, state: QpState) -> bool {
         // STATE-027

@@ -7,6 +7,7 @@
 //! poll ([`Glance`]): to do all that a turn does, as often, kept one message in a hundred waiting.
 
 use super::EventLoop;
+use super::pause::Pause;
 use crate::device::SlotDevice;
 use crate::own::PollerTurn;
 use crate::{Runner, SlotError};
@@ -121,31 +122,6 @@ impl Glance {
     }
 }
 
-/// A time in which something is not done because it did harm: twice as long each time, unless that
-/// has become rare.
-struct Pause {
-    until: Instant,
-    length: Duration,
-}
-
-impl Pause {
-    fn over(now: Instant) -> Pause {
-        Pause { until: now, length: Duration::ZERO }
-    }
-
-    fn is_over(&self, now: Instant) -> bool {
-        self.until <= now
-    }
-
-    /// Begins anew. It is rare if all went well for `well`, so many times as long as the last one.
-    fn begin(&mut self, now: Instant, (well, times): (Duration, u32), bounds: [Duration; 2]) {
-        let is_rare = well > self.length * times;
-        let length = if is_rare { Duration::ZERO } else { self.length * 2 };
-        self.length = length.clamp(bounds[0], bounds[1]);
-        self.until = now + self.length;
-    }
-}
-
 /// Whether the slot is left to those who poll.
 pub(crate) struct Pollers {
     hand_off: Arc<HandOff>,
@@ -254,7 +230,7 @@ impl Pollers {
         }
         // What has waited did so because of us, and not because they poll too seldom.
         self.last_turn = now;
-        let held_for = now.saturating_duration_since(self.at_once.until);
+        let held_for = now.saturating_duration_since(self.at_once.until());
         self.at_once.begin(now, (held_for, AT_ONCE_PART), [AT_ONCE_MIN, AT_ONCE_MAX]);
     }
 

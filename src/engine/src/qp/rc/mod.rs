@@ -190,6 +190,11 @@ impl Rc {
         })
     }
 
+    /// Whether an ACK is all that there is to send.
+    pub(super) fn owes_only_an_ack(&self, sq: &SendQueue) -> bool {
+        self.responder.owes_only_an_ack() && !self.may_send(sq)
+    }
+
     /// What was done since the last reply was lost: the peer is told so, and nothing else.
     pub(super) fn fail_unacked(&mut self) {
         // RC-RESP-048, RC-RESP-053
