@@ -16,7 +16,7 @@ pub(crate) struct Options {
     /// Only these targets, of `spec-tests/fuzz/fuzz_targets`.
     #[arg(value_name = "TARGET")]
     targets: Vec<String>,
-    /// The corpus and 20,000 inputs of a seed each, for at most 12 seconds each; without nightly.
+    /// The corpus and 20,000 inputs of a seed each, for at most 8 seconds each; without nightly.
     #[arg(long, conflicts_with_all = ["long", "seconds", "keep", "input", "inputs"])]
     short: bool,
     /// The corpus and so many inputs of a seed each; without nightly.
@@ -43,7 +43,7 @@ pub(crate) struct Options {
 }
 
 /// Seconds for each target in the short mode at most, and its inputs.
-const SHORT: (u64, u64) = (12, 20_000);
+const SHORT: (u64, u64) = (8, 20_000);
 
 /// Inputs for each target in the long mode.
 const LONG: u64 = 100_000_000;
