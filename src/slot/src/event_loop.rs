@@ -4,9 +4,9 @@
 //! where there was work and that was done just now ([`ASK_EVERY`]). Then it takes in at most one
 //! receive call's worth of packets from each port, control requests of sessions for a while
 //! ([`control`]), all doorbells, and what timers are due; then it lets every device send a bounded
-//! number of batches. So whatever keeps the loop busy, everything else has its turn. A descriptor
-//! that had more than its share stays on the list of those that are ready, since mio tells of each
-//! one only once.
+//! number of batches, but for an ACK that waits for what it can go with ([`ack_hold`]). So whatever
+//! keeps the loop busy, everything else has its turn. A descriptor that had more than its share
+//! stays on the list of those that are ready, since mio tells of each one only once.
 //!
 //! After the last piece of work the loop keeps looking for [`SPIN`], yielding the processor each
 //! time, and then sleeps; at once if others do not give the processor back ([`YieldPolicy`]).
