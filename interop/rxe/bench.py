@@ -1,9 +1,10 @@
 """urxe beside kernel rxe beside kernel TCP: over one veth pair, inside one guest, in one run.
 
 Only ratios of one run mean anything: the guest has two processors, which may be emulated, and both
-ends share them. urxe takes part four times: with stock programs (perftest), whose memory the
-daemons reach by system calls, or which is shared with them (`URXE_MR=remap`), and with its own
-programs, which wait for completions by polling as perftest does, or sleep until there is one.
+ends share them. urxe takes part six times: with stock programs (perftest), whose memory the
+daemons reach by system calls, or which is shared with them (`URXE_MR=remap`), or which run their
+own slots; and with its own programs, which wait for completions by polling as perftest does, or
+sleep until there is one, or run their own slots.
 """
 
 import collections
@@ -40,8 +41,14 @@ def options(parser):
     parser.add_argument('--seconds', type=int, default=2, help='of each measurement of bandwidth')
 
 
-WAYS = ['kernel rxe', 'urxe, stock', 'urxe, stock, shared', 'urxe, native',
-        'urxe, native, sleeping']
+# How urxe is asked to measure: by `urxe run` with stock programs, by `urxe perf` with its own.
+STOCK = {'urxe, stock': 'urxe run',
+         'urxe, stock, shared': 'URXE_MR=remap urxe run',
+         'urxe, stock, own slot': 'urxe run --in-process'}
+NATIVE = {'urxe, native': '--poll yield',
+          'urxe, native, sleeping': '--poll event',
+          'urxe, native, own slot': '--in-process'}
+WAYS = ['kernel rxe', *STOCK, *NATIVE]
 
 
 class Failed(Exception):
@@ -107,11 +114,11 @@ class Bench:
                    for end, address in ADDRESSES.items()]
         try:
             self.must('until [ -S /run/a.sock -a -S /run/b.sock ]; do sleep 0.05; done', 10)
-            program = 'urxe run --daemon /run/{1}.sock -- ib_{0}'
+            program = ' --daemon /run/{1}.sock -- ib_{0}'
             stock = [{test: self.stock(test, way + program, say) for test in TESTS}
-                     for way in ('', 'URXE_MR=remap ')]
-            native = [{test: self.native(test, poll, say) for test in TESTS}
-                      for poll in ('yield', 'event')]
+                     for way in STOCK.values()]
+            native = [{test: self.native(test, way, say) for test in TESTS}
+                      for way in NATIVE.values()]
             return *stock, *native
         except Failed as error:
             raise Failed(f'{error}\n' + '\n'.join(daemon.text for daemon in daemons)) from None
@@ -136,13 +143,13 @@ class Bench:
         row = [float(field) for field in rows[-1]]
         return {'Gbit/s': row[3], '1000/s': row[4] * 1e3, 'µs': row[4]}[test.unit]
 
-    def native(self, test, poll, say):
+    def native(self, test, way, say):
         """Measures by our own program; None for what no event tells of."""
         say()
         name = f'{test.operation}-{test.kind}'
-        if (name, poll) == ('write-lat', 'event'):
+        if (name, way) == ('write-lat', '--poll event'):
             return None
-        program = f'urxe perf {name} --port {PORT} --poll {poll} --socket /run/'
+        program = f'urxe perf {name} --port {PORT} {way} --socket /run/'
         rest = f' --size {test.size} --duration {self.args.seconds}s --json {SERVER}'
         text = self.exchange(f'{program}b.sock', f'{program}a.sock{rest}')
         [result] = json.loads(text)['results']
