@@ -510,7 +510,7 @@ fn it_is_known_when_an_ack_is_all_there_is_to_send() {
 }
 
 #[test]
-fn an_ack_is_not_all_there_is_to_send_where_another_qp_got_something_too() {
+fn an_ack_is_not_all_there_is_to_send_where_another_qp_has_something_too() {
     let mut t = Script::uniform(QpType::Rc);
     let first = t.qpn;
     let second = t.another(QpType::Rc, None);
@@ -523,6 +523,12 @@ fn an_ack_is_not_all_there_is_to_send_where_another_qp_got_something_too() {
     t.sent();
     t.receive(&[peers_part(&t, 101, 0, 256).ack_req()]);
     assert!(t.device.owes_only_an_ack(), "that was another batch");
+    t.sent();
+    // It got nothing this time, but has a turn.
+    t.post(1, WRITE, &[]);
+    t.select(first);
+    t.receive(&[peers_part(&t, 101, 0, 256).ack_req()]);
+    assert!(!t.device.owes_only_an_ack());
 }
 
 #[test]

@@ -103,6 +103,11 @@ impl Peers {
         })
     }
 
+    /// Whether questions wait to be sent.
+    pub(super) fn has_questions(&self) -> bool {
+        !self.questions.is_empty()
+    }
+
     /// Sees that the peer at the end of this flow is asked, unless it need not be: it has
     /// answered not long ago, it was asked just now, or it was asked often enough.
     pub(crate) fn ask(&mut self, now: Instant, flow: &Flow) {

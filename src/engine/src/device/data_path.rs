@@ -194,7 +194,6 @@ impl Device {
         if self.open_batch.is_some_and(|open| open != qpn) && self.qps.contains_key(&qpn.get()) {
             // What came for another QP is a batch of its own: it answers for its own memory.
             self.end_open_batch(now, host);
-            self.has_other_receiver = true;
         }
     }
 
@@ -202,8 +201,6 @@ impl Device {
     /// may be acknowledged.
     pub fn end_of_batch(&mut self, now: Instant, host: &mut impl Host) {
         self.schedule.shares.begin_batch();
-        let is_only_one = !std::mem::take(&mut self.has_other_receiver);
-        self.only_receiver = self.open_batch.filter(|_| is_only_one);
         self.end_open_batch(now, host);
     }
 
@@ -213,11 +210,13 @@ impl Device {
         }
     }
 
-    /// Whether all packets of the last batch were for one QP, which has nothing to send but an ACK:
-    /// if that waits for a moment, the peer has to wait for nothing else.
+    /// Whether an ACK of one QP is all that there is to send: if it waits for a moment, nothing
+    /// else does.
     pub fn owes_only_an_ack(&self) -> bool {
-        let receiver = self.only_receiver.and_then(|qpn| self.qps.get(&qpn.get()));
-        receiver.is_some_and(|scheduled| scheduled.qp.owes_only_an_ack())
+        let only = self.schedule.only_turn().and_then(|qpn| self.qps.get(&qpn.get()));
+        only.is_some_and(|scheduled| scheduled.qp.owes_only_an_ack())
+            && !self.management.is_waiting()
+            && !self.tables.peers.has_questions()
     }
 
     /// Puts packets into a batch until it is full or nothing is left to send. Returns whether

@@ -52,6 +52,11 @@ impl Management {
         }
     }
 
+    /// Whether datagrams wait to be sent.
+    pub(super) fn is_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
     /// Puts waiting datagrams into the batch. Returns whether there are more, held up by the
     /// batch's room.
     pub(super) fn transmit(&mut self, counters: &mut Counters, tx: &mut TxBatch) -> bool {

@@ -80,10 +80,6 @@ pub struct Device {
     /// The QP whose batch of packets has not been ended: what it wrote is yet to be made visible,
     /// and what else follows from them is yet to be done.
     open_batch: Option<Qpn>,
-    /// The QP that all packets of the last batch were for, if it was one; and whether there was
-    /// another in the batch that has not been ended.
-    only_receiver: Option<Qpn>,
-    has_other_receiver: bool,
     /// Which datagrams of the last batch are whose, if that is asked for.
     senders: Option<Vec<Sender>>,
 }
@@ -119,8 +115,6 @@ impl Device {
             qpns,
             schedule: Schedule::default(),
             open_batch: None,
-            only_receiver: None,
-            has_other_receiver: false,
             senders: None,
         }
     }

@@ -103,9 +103,14 @@ impl Turns {
         }
     }
 
+    /// The QPs that have turns.
+    pub(super) fn iter(&self) -> impl Iterator<Item = Qpn> {
+        self.order.iter().flat_map(|&group| &self.groups[group]).copied()
+    }
+
     /// Whether no QP has a turn.
     pub(super) fn is_empty(&self) -> bool {
-        self.order.iter().all(|&group| self.groups[group].is_empty())
+        self.iter().next().is_none()
     }
 }
 
@@ -129,6 +134,12 @@ impl Schedule {
     /// The QP whose turn it is.
     pub(super) fn next_turn(&mut self) -> Option<Qpn> {
         self.shares.pop()
+    }
+
+    /// The QP that has a turn, if it is the only one.
+    pub(super) fn only_turn(&self) -> Option<Qpn> {
+        let mut turns = self.shares.turns();
+        turns.next().filter(|_| turns.next().is_none())
     }
 
     /// The turn of this QP could not be taken: it is the next again.

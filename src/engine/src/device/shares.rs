@@ -95,6 +95,12 @@ impl Shares {
         }
     }
 
+    /// The QPs that have turns.
+    pub(super) fn turns(&self) -> impl Iterator<Item = Qpn> {
+        let shares = self.order.iter().filter_map(|key| self.shares.get(key.0));
+        shares.flat_map(|share| share.turns.iter())
+    }
+
     /// What [`pop`](Self::pop) returned last is the next again.
     pub(super) fn put_back(&mut self, qpn: Qpn) {
         let first = self.order.front().and_then(|key| self.shares.get_mut(key.0));

@@ -62,7 +62,7 @@ impl AckHold {
             self.in_vain += 1;
         }
         if self.in_vain >= IN_VAIN || waited >= LONG {
-            let well = now.saturating_duration_since(self.pause.until());
+            let well = self.pause.over_for(now);
             self.pause.begin(now, (well, PAUSE_PART), [PAUSE_MIN, PAUSE_MAX]);
             self.in_vain = 0;
         }

@@ -14,9 +14,9 @@ impl Pause {
         Pause { until: now, length: Duration::ZERO }
     }
 
-    /// When it ends, or did.
-    pub(super) fn until(&self) -> Instant {
-        self.until
+    /// How long it has been over.
+    pub(super) fn over_for(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.until)
     }
 
     pub(super) fn is_over(&self, now: Instant) -> bool {

@@ -230,7 +230,7 @@ impl Pollers {
         }
         // What has waited did so because of us, and not because they poll too seldom.
         self.last_turn = now;
-        let held_for = now.saturating_duration_since(self.at_once.until());
+        let held_for = self.at_once.over_for(now);
         self.at_once.begin(now, (held_for, AT_ONCE_PART), [AT_ONCE_MIN, AT_ONCE_MAX]);
     }
 
