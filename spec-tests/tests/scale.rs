@@ -53,6 +53,11 @@ fn flows_of_other_kinds_get_their_share_and_leave_ours() {
 }
 
 #[test]
+fn short_messages_do_not_wait_behind_the_long_ones_of_another_program() {
+    check("neighbours");
+}
+
+#[test]
 fn every_scenario_is_held_to_its_bounds_here() {
     let source = include_str!("scale.rs");
     for scenario in SCENARIOS {

@@ -42,6 +42,8 @@ pub struct FlowSpec {
     pub count: Option<u64>,
     /// When it begins.
     pub start: Duration,
+    /// Whose it is: a number of the program.
+    pub program: u64,
 }
 
 /// A flow of messages on a QP.

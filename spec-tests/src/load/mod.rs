@@ -152,7 +152,7 @@ impl Load {
         let number = self.flows.len();
         let sge = |of: Registered| Sge { addr: 0, length: spec.len as u32, lkey: Lkey(of.key) };
         let ends = [(spec.from, local), (spec.to, remote)]
-            .map(|(node, memory)| self.create_qp(node, sge(memory)));
+            .map(|(node, memory)| self.create_qp(node, spec.program, sge(memory)));
         let psn = |n: u32| Psn::new((number as u32).wrapping_mul(0x9e37).wrapping_add(n));
         let attrs = [0, 1].map(|n| EndAttr { sq_psn: psn(n), ..attr.clone() });
         for (side, node) in [spec.from, spec.to].into_iter().enumerate() {
@@ -175,7 +175,7 @@ impl Load {
         number
     }
 
-    fn create_qp(&mut self, node: usize, sge: Sge) -> (Qpn, QueueId) {
+    fn create_qp(&mut self, node: usize, program: u64, sge: Sge) -> (Qpn, QueueId) {
         let Machine { device, host, .. } = &mut self.engines[node];
         let send_queue = host.add_send_queue();
         let recv = RecvSource::Own(host.add_recv_queue(sge));
@@ -186,7 +186,7 @@ impl Load {
             recv_cq: CQ,
             send_queue,
             recv,
-            share: ShareId::default(),
+            share: ShareId(program),
         };
         (device.create_qp(init).expect("there is room for a QP"), send_queue)
     }
@@ -376,7 +376,16 @@ mod tests {
 
     fn spec(count: Option<u64>) -> FlowSpec {
         let start = Duration::ZERO;
-        FlowSpec { from: 0, to: 1, operation: Operation::Write, len: 4096, depth: 8, count, start }
+        FlowSpec {
+            from: 0,
+            to: 1,
+            operation: Operation::Write,
+            len: 4096,
+            depth: 8,
+            count,
+            start,
+            program: 0,
+        }
     }
 
     /// Two machines, losses and a slow line between them.

@@ -8,6 +8,7 @@ mod incast;
 mod long_paths;
 mod loss;
 mod many_qps;
+mod neighbours;
 mod setting;
 mod table;
 
@@ -52,7 +53,7 @@ impl Scenario {
 }
 
 /// All of them.
-pub const SCENARIOS: [Scenario; 8] = [
+pub const SCENARIOS: [Scenario; 9] = [
     Scenario {
         name: "loss",
         about: "One QP, 16 messages under way, losses each way; 25 Gbit/s, 10 us each way, 200 KB \
@@ -96,5 +97,11 @@ pub const SCENARIOS: [Scenario; 8] = [
         about: "One of ours beside one other flow at a bottleneck of 25 Gbit/s, 10 us each way: \
                 marked by RED (5 KB, 200 KB, 1 %), or 200 KB unmarked.",
         run: beside::run,
+    },
+    Scenario {
+        name: "neighbours",
+        about: "Small messages, one at a time, beside 128 of 64 KiB on another QP; 25 Gbit/s, 10 us \
+                each way, 4 MiB before the receiver.",
+        run: neighbours::run,
     },
 ];

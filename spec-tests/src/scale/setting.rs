@@ -72,7 +72,16 @@ pub(super) fn attr() -> EndAttr {
 
 /// A flow from node 0 to node 1 without an end.
 pub(super) fn endless(operation: Operation, len: usize, depth: u64) -> FlowSpec {
-    FlowSpec { from: 0, to: 1, operation, len, depth, count: None, start: Duration::ZERO }
+    FlowSpec {
+        from: 0,
+        to: 1,
+        operation,
+        len,
+        depth,
+        count: None,
+        start: Duration::ZERO,
+        program: 0,
+    }
 }
 
 /// Bits of payload that a line of this rate carries in a second, at best.

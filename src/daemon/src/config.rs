@@ -83,7 +83,8 @@ pub struct Settings {
     /// a comma list of what is to differ from `on`: `dcqcn` or `mlx5` for the rates towards peers
     /// that send congestion notifications; `ecn=off|agreed|on` for the packets that switches may
     /// mark (agreed: to peers that are known to tell of marks); `delay=500us` for how much longer
-    /// a round trip may get; `fill=25%` for the part of our own socket buffer from which packets
+    /// a round trip may get, and `others=50us` for the same while short messages of other programs
+    /// get slower by so much; `fill=25%` for the part of our own socket buffer from which packets
     /// count as marked; `notify=50us` between two notifications of a QP.
     #[arg(long, value_name = "SPEC")]
     #[serde(deserialize_with = "from_text")]

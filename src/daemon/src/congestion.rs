@@ -13,6 +13,7 @@ use urxe_engine::{CongestionControl, CongestionParameters, Ecn, RateParameters};
 /// | `dcqcn`, `mlx5` | how rates fall and rise: as the DCQCN paper has it, or hardware |
 /// | `ecn=off`, `ecn=agreed`, `ecn=on` | towards whom packets may be marked by switches |
 /// | `delay=500us` | by how much a round trip may grow before less is sent |
+/// | `others=50us` | the same while short messages of other programs take by so much longer |
 /// | `notify=50us` | the shortest time between two notifications of one QP |
 /// | `fill=25%` | how full the socket buffer is from which what arrives counts as marked |
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -22,7 +23,7 @@ pub struct Congestion(pub CongestionControl);
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "congestion {0:?}: expected off, or a list such as on, dcqcn, mlx5, ecn=off|agreed|on, \
-     delay=500us, notify=50us, fill=25%"
+     delay=500us, others=50us, notify=50us, fill=25%"
 )]
 pub struct CongestionError(String);
 
@@ -51,6 +52,7 @@ fn set(parameters: &mut CongestionParameters, item: &str) -> Option<()> {
         ("ecn", "agreed") => parameters.ecn = Ecn::Agreed,
         ("ecn", "on") => parameters.ecn = Ecn::On,
         ("delay", time) => parameters.delay_target = duration(time)?,
+        ("others", time) => parameters.delay_target_beside_others = duration(time)?,
         ("notify", time) => parameters.notification_interval = duration(time)?,
         ("fill", part) => parameters.receive_fill = percent(part)?,
         _ => return None,
@@ -100,6 +102,10 @@ mod tests {
             ("ecn=agreed", CongestionParameters { ecn: Ecn::Agreed, ..usual }),
             ("on,ecn=on", CongestionParameters { ecn: Ecn::On, ..usual }),
             ("delay=1000us", CongestionParameters { delay_target: millisecond, ..usual }),
+            (
+                "others=1ms",
+                CongestionParameters { delay_target_beside_others: millisecond, ..usual },
+            ),
             ("notify=1000us", CongestionParameters { notification_interval: millisecond, ..usual }),
             ("fill=50%", CongestionParameters { receive_fill: 0.5, ..usual }),
         ] {

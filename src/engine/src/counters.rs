@@ -48,7 +48,7 @@ urxe_types::counters! {
     MarksEchoed = "marks_echoed", "Replies that told a urxe peer that what it sent was marked or met a receive buffer that filled.";
     CutsByMark = "cuts_by_mark", "Times that a path's window was cut because what was sent was marked.";
     CutsByNotification = "cuts_by_notification", "Times that a path's rate was cut by a congestion notification packet.";
-    CutsByDelay = "cuts_by_delay", "Times that a path's window was cut because answers took too long: a queue on the way is long.";
+    CutsByDelay = "cuts_by_delay", "Times that a path's window was cut because answers took too long: a queue on the way is long, or short messages of other programs wait in it.";
     CutsByLoss = "cuts_by_loss", "Times that a path's window was cut because packets were lost: a queue on the way is full.";
     EcnMarked = "ecn_marked", "Packets received that a switch marked as having met congestion.";
 

@@ -78,6 +78,8 @@ pub struct CongestionParameters {
     /// How much longer than the least round trip of its path a round trip may take where nothing
     /// is marked, before less is sent.
     pub delay_target: Duration,
+    /// The same while short messages of another share take by so much longer than the least.
+    pub delay_target_beside_others: Duration,
     /// The shortest time between two congestion notifications of one QP: 50 us in the DCQCN paper.
     pub notification_interval: Duration,
     /// From which part of our own socket buffer on what arrives counts as marked, 0 to 1.
@@ -91,6 +93,7 @@ impl Default for CongestionParameters {
         CongestionParameters {
             ecn: Ecn::default(),
             delay_target: Duration::from_micros(500),
+            delay_target_beside_others: Duration::from_micros(50),
             notification_interval: Duration::from_micros(50),
             receive_fill: 0.25,
             rate: RateParameters::default(),

@@ -8,6 +8,7 @@
 //! any table.
 
 mod congestion;
+mod delayed;
 mod info;
 mod lane;
 mod least;
@@ -15,6 +16,7 @@ mod peer;
 mod round_trip;
 
 pub(crate) use congestion::{Delivered, Lost};
+use delayed::Delayed;
 pub use info::{CutCause, Held, LaneInfo, PathInfo, RoundTripInfo};
 pub(crate) use lane::Lane;
 pub(crate) use peer::Peer;
@@ -124,6 +126,8 @@ pub(crate) struct Paths {
     /// When to look at which path on which QPs wait for the pace. A path stands here at most once
     /// with the time that it knows of; other entries of it are leftovers.
     paced: BinaryHeap<Reverse<(Instant, PathId)>>,
+    /// Whose short messages wait.
+    pub(crate) delayed: Delayed,
 }
 
 impl Paths {

@@ -5,7 +5,8 @@
 //! - **Marks**, as DCTCP (RFC 8257) does: by a part of the marked part of what was delivered. Where
 //!   the queue marks single packets (RED, RFC 3168), that would be next to nothing, while TCP flows
 //!   at the same queue cut for each mark as for a loss: so do we.
-//! - **Delay**, as Swift does: where nothing is marked, and round trips are longer than the target.
+//! - **Delay**, as Swift does: where nothing is marked, and round trips are longer than the target,
+//!   which is lower while short messages of another share are [delayed](super::delayed).
 //! - **Loss**, as Westwood does: to what the path was seen to deliver in its least round trip, and
 //!   only where something else says that a queue has overflowed. Packets that are lost on the way
 //!   for other reasons cost no more than themselves.
@@ -42,6 +43,8 @@ pub(crate) struct Delivered {
     pub(crate) is_marked: bool,
     /// How long the last of them took to be answered, if that was measured.
     pub(crate) round_trip: Option<Duration>,
+    /// Short messages of another share took long just now.
+    pub(crate) delays_others: bool,
 }
 
 /// Bytes that were lost.
@@ -101,6 +104,9 @@ const DELAY_GAIN: f64 = 0.8;
 const LEFT_AFTER_DELAY: f64 = 0.5;
 /// By how much the target of a small window is larger.
 const MAX_MORE_DELAY: f64 = 3.0;
+
+/// A window up to which it delays nobody, in bytes: two trains.
+const SHORT_QUEUE: f64 = 128.0 * 1024.0;
 
 /// A round trip that is by so much longer than the least has met a queue.
 const QUEUE: f64 = 1.15;
@@ -316,7 +322,7 @@ impl Congestion {
         }
         if let Some(round) = ended {
             self.end_check();
-            cut = cut.or(self.end_round(&parameters, in_flight, &round));
+            cut = cut.or(self.end_round(&parameters, in_flight, &round, delivered.delays_others));
         }
         if is_to_drain {
             self.next_check = 0;
@@ -520,6 +526,7 @@ impl Congestion {
         parameters: &CongestionParameters,
         in_flight: u64,
         round: &Round,
+        delays_others: bool,
     ) -> Option<CutCause> {
         let part = self.marked_part(round);
         self.marked += (part - self.marked) * MARK_WEIGHT;
@@ -531,7 +538,7 @@ impl Congestion {
         let is_calm = round.is_used && round.marked == 0 && !self.is_queue_seen();
         self.calm = if is_calm { self.calm.saturating_add(1) } else { 0 };
         let (lately, least) = round.least.zip(self.least())?;
-        let target = self.delay_target(parameters);
+        let target = self.delay_target(parameters, delays_others);
         // What a check finds in its first round is the queue that was there before.
         let may_end_slow_start = self.is_in_slow_start() && self.check.is_none();
         if may_end_slow_start && lately > least + (least / 4.0).max(target / 4.0) {
@@ -563,10 +570,15 @@ impl Congestion {
 
     /// How much longer than the least a round trip may take, in seconds: with a small window more,
     /// so that those that share a queue come to share it evenly.
-    fn delay_target(&self, parameters: &CongestionParameters) -> f64 {
+    fn delay_target(&self, parameters: &CongestionParameters, delays_others: bool) -> f64 {
         let packets = self.window / self.packet;
         let more = (4.0 / packets.sqrt() - 0.25).clamp(0.0, MAX_MORE_DELAY);
-        parameters.delay_target.as_secs_f64() * (1.0 + more)
+        // CONG-031
+        let target = match delays_others && self.window > SHORT_QUEUE {
+            true => parameters.delay_target_beside_others.min(parameters.delay_target),
+            false => parameters.delay_target,
+        };
+        target.as_secs_f64() * (1.0 + more)
     }
 
     /// Sees, not too often, how long a round trip is with far less in flight, and returns to the

@@ -277,6 +277,7 @@ impl Run {
             is_marked: is_marked && !notifies,
             round_trip: (sent_at == packet.sent_at)
                 .then(|| Duration::from_nanos(self.now - packet.sent_at)),
+            delays_others: false,
         };
         sender.congestion.on_delivered(now, in_flight, delivered);
         sender.in_flight.pop_front();

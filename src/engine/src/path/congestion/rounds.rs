@@ -91,7 +91,7 @@ impl Rounds {
         is_used: bool,
         least: Option<f64>,
     ) -> Option<Round> {
-        let Delivered { bytes, packets, is_marked, round_trip } = delivered;
+        let Delivered { bytes, packets, is_marked, round_trip, .. } = delivered;
         self.left += bytes;
         let ends_at = self.left + in_flight.saturating_sub(bytes);
         let next = Round {

@@ -24,7 +24,13 @@ fn controlled() -> Congestion {
 }
 
 fn delivered(bytes: u64, round_trip: Duration) -> Delivered {
-    Delivered { bytes, packets: 1, is_marked: false, round_trip: Some(round_trip) }
+    Delivered {
+        bytes,
+        packets: 1,
+        is_marked: false,
+        round_trip: Some(round_trip),
+        delays_others: false,
+    }
 }
 
 fn lost(bytes: u64) -> Lost {
@@ -208,6 +214,29 @@ fn one_round_above_the_target_cuts_nothing() {
         assert_eq!(cuts, [None; 3]);
     }
     assert!((0..60).any(|_| round(2 * MS) == Some(CutCause::Delay)));
+}
+
+/// CONG-031
+#[test]
+fn a_window_beside_messages_that_are_delayed_is_cut_by_a_shorter_queue_but_not_below_a_short_one() {
+    let (mut congestion, mut now) = (controlled(), start());
+    rounds(&mut congestion, &mut now, 5, 20 * US);
+    let window = congestion.window();
+    // A queue of 100 us.
+    let mut round = |congestion: &mut Congestion, delays_others| {
+        now += 120 * US;
+        let window = congestion.window();
+        let delivered = Delivered { delays_others, ..delivered(window, 120 * US) };
+        congestion.on_delivered(now, window, delivered)
+    };
+    (0..60).for_each(|_| assert_eq!(round(&mut congestion, false), None));
+    assert!(congestion.window() >= window);
+    assert!((0..60).any(|_| round(&mut congestion, true) == Some(CutCause::Delay)));
+    for _ in 0..200 {
+        round(&mut congestion, true);
+    }
+    let short = SHORT_QUEUE as u64;
+    assert!((short / 2..=short * 3 / 2).contains(&congestion.window()), "{}", congestion.window());
 }
 
 #[test]

@@ -55,6 +55,8 @@ pub(super) fn settle_flight<H>(
     let Moved { delivered, lost, unasked, forgotten } = sq.take_moved();
     let now = cx.now;
     let mut cuts = [None; 4];
+    let share = cx.qp.init.share;
+    let delays_others = cx.paths.delayed.beside(now, share);
     let path_of_qp = cx.paths.get_mut(path);
     let round_trip = match sample {
         Some(Sample::Exact(sample)) => Some(sample),
@@ -76,7 +78,8 @@ pub(super) fn settle_flight<H>(
         }
         if delivered[at] > 0 {
             let is_marked = is_marked[at];
-            let delivered = Delivered { bytes: delivered[at], packets, is_marked, round_trip };
+            let delivered =
+                Delivered { bytes: delivered[at], packets, is_marked, round_trip, delays_others };
             cuts[2 + at] = lane.on_delivered(now, delivered);
         }
     }
@@ -84,6 +87,15 @@ pub(super) fn settle_flight<H>(
         .into_iter()
         .any(|direction| path_of_qp.lane(direction).congestion.has_losses());
     path_of_qp.round_trip.set_lossy(is_lossy);
+    let bytes = delivered[0] + delivered[1];
+    if let Some((sample, least)) = round_trip.zip(least)
+        && let Some(parameters) = cx.config.tuning.congestion.parameters()
+        && sq.bytes_in_flight() == 0
+    {
+        let target = parameters.delay_target_beside_others;
+        let excess = sample.saturating_sub(least);
+        cx.paths.delayed.on_lone_message(now, share, bytes, excess, target);
+    }
     for cause in cuts.into_iter().flatten() {
         cx.count(cause.counter(), 1);
     }
