@@ -31,6 +31,7 @@ use crate::link::{Link, LinkError, ToBroker, ToSlot};
 use crate::log::{self, LogLimit};
 use crate::session::{Session, SlotCtx};
 use crate::token::Token;
+use crate::unmapper::Unmapper;
 use crate::{Allotment, SlotError};
 use ack_hold::AckHold;
 use control::Control;
@@ -105,6 +106,7 @@ impl EventLoop {
         devices: Vec<SlotDevice>,
         history_file: Option<File>,
         closer: Closer,
+        unmapper: Unmapper,
     ) -> io::Result<EventLoop> {
         let mut event_loop = EventLoop {
             poll: LentPoll::new()?,
@@ -132,6 +134,7 @@ impl EventLoop {
                 log_limit: LogLimit::default(),
                 to_broker: Vec::new(),
                 closer,
+                unmapper,
             },
         };
         event_loop.guard_addresses();

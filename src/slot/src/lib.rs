@@ -39,6 +39,7 @@ mod resources;
 mod session;
 mod taps;
 mod token;
+mod unmapper;
 
 pub use counters::{DaemonCounters, PathSums};
 pub use numbering::Numbering;
@@ -56,6 +57,7 @@ use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::time::Instant;
+use unmapper::Unmapper;
 use urxe_engine::Tuning;
 use urxe_port::{OpenError, ShareSockets};
 use urxe_shm::control::closing::Closer;
@@ -133,7 +135,8 @@ impl RunningSlot {
         let (allotment, devices, history_file) = begin(&mut link, runner, share.as_ref())?;
         let closer = Closer::new(first).map_err(SlotError::System)?;
         let now = Instant::now();
-        EventLoop::new(now, link, allotment, devices, history_file, closer)
+        let unmapper = Unmapper::new(first);
+        EventLoop::new(now, link, allotment, devices, history_file, closer, unmapper)
             .map(RunningSlot)
             .map_err(SlotError::System)
     }

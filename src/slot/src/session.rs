@@ -17,6 +17,7 @@ use crate::objects::{Objects, PendingFree};
 use crate::refusal::{Refusal, no_such, refuse};
 use crate::resources::{CompChannel, Context};
 use crate::taps::{self, TapRule};
+use crate::unmapper::Unmapper;
 use crate::{Allotment, Runner};
 use rustix::event::EventfdFlags;
 use rustix::io::Errno;
@@ -61,6 +62,15 @@ pub(crate) struct SlotCtx {
     pub(crate) to_broker: Vec<ToBroker>,
     /// Closes what may keep whoever closes it waiting.
     pub(crate) closer: Closer,
+    /// Unmaps memory that programs have let go of.
+    pub(crate) unmapper: Unmapper,
+}
+
+impl SlotCtx {
+    /// Whether more can be let go of without waiting for what was let go of before.
+    pub(crate) fn may_let_go(&self) -> bool {
+        self.closer.has_room() && self.unmapper.has_room()
+    }
 }
 
 /// A program that objects belong to.
@@ -421,6 +431,10 @@ impl Session {
     /// is not noticed by others.
     pub(crate) fn free_some(&mut self, ctx: &mut SlotCtx, count: usize) {
         for _ in 0..count {
+            // SHARE-122
+            if !ctx.unmapper.has_room() {
+                return;
+            }
             match self.pending_frees.pop() {
                 Some(object) => object.free(self, ctx),
                 None if self.is_over => return self.free_memory(),

@@ -195,11 +195,14 @@ impl EventLoop {
 
     /// Frees some of what the session had that has ended last. Returns whether anything was done.
     fn free_some(&mut self) -> bool {
+        // SHARE-120, SHARE-122
+        if !self.ctx.may_let_go() {
+            return false;
+        }
         let Some(session) = self.dead.last_mut() else { return false };
         let is_ending = session.is_ending();
         session.free_some(&mut self.ctx, FREES_PER_TURN);
-        // SHARE-120
-        if self.ctx.closer.has_room()
+        if self.ctx.may_let_go()
             && let Some(session) = self.dead.pop_if(|session| !session.is_ending())
         {
             self.ctx.programs.remove(&session.id());
@@ -250,7 +253,7 @@ impl EventLoop {
         let crowded = self.is_crowded();
         for served in 0..REQUESTS_PER_TURN {
             // SHARE-012
-            if !self.ctx.closer.has_room() {
+            if !self.ctx.may_let_go() {
                 return Ok(Progress { worked: served > 0, more: true });
             }
             let Some(session) = self.sessions.get_mut(key) else { return ended };

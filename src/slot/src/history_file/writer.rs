@@ -23,7 +23,7 @@ const LOOK_AFTER: Duration = Duration::from_millis(100);
 const PACE: Duration = Duration::from_millis(1);
 
 /// So many are written at once after a pause.
-const AT_ONCE: u32 = 32;
+const AT_ONCE: u32 = 4;
 
 /// Of those that have failed, so many are kept in any case.
 const MOST_FAILED: usize = 64;
