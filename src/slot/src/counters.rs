@@ -22,6 +22,8 @@ counters! {
         event_pipes_failed: "Sessions closed because the system refused to watch a pipe of theirs that was full of events (whole daemon).",
         slots_ended: "Slots that ended although they were not to, and their programs' devices with them (whole daemon).",
         sysfs_errors: "Times that the files in which rdma-core looks for devices could not be brought up to date (whole daemon).",
+        acks_held: "Times that an ACK to a single message waited up to 10 us for what its program answers, to leave with it (whole daemon).",
+        acks_held_in_vain: "Times that such an ACK left alone after all, because the program sent nothing (whole daemon).",
         sleeps: "Times that a slot slept for want of work (whole daemon).",
     }
 }

@@ -219,7 +219,7 @@ impl EventLoop {
         // TRAIN-030
         let owes_an_ack = self.ports_are_watched
             && self.ctx.devices.iter().any(|device| device.nic.owes_only_an_ack());
-        let ack_waits = self.ack_hold.waits(now, owes_an_ack, worked);
+        let ack_waits = self.ack_hold.waits(now, owes_an_ack, worked, &mut self.ctx.counters);
         for (index, device) in self.ctx.devices.iter_mut().enumerate() {
             worked |= device.nic.handle_timers(now).map_err(SlotError::Port)?;
             device.tell_broker(index, &mut self.ctx.to_broker);

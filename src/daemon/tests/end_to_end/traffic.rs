@@ -33,6 +33,23 @@ fn sends_arrive_in_receives() {
     }
 }
 
+/// TRAIN-030
+#[test]
+fn an_ack_that_waits_for_an_answer_leaves_without_one_too() {
+    let (first, second) = (start(1), start(1));
+    let (mut a, mut b) = connected(&first, &second, Kind::Shared, 4096);
+    for round in 0..20u64 {
+        a.mr.write(0, &round.to_ne_bytes());
+        let (remote_addr, rkey) = (b.mr.addr, b.mr.rkey);
+        a.exchange(SendOp::Write { remote_addr, rkey, imm: None }, &[a.mr.sge(0, 8)]);
+        assert_eq!(b.mr.read(0, 8), round.to_ne_bytes());
+    }
+    // One daemon is told of all, of whichever slot they are.
+    let held = b.client.counter("urxe0", "acks_held");
+    let in_vain = b.client.counter("urxe0", "acks_held_in_vain");
+    assert!(held > 0 && in_vain > 0 && in_vain <= held, "{in_vain} of {held}");
+}
+
 #[test]
 fn writes_and_reads_move_the_bytes_they_name() {
     for kind in [Kind::Shared, Kind::Process] {

@@ -8,6 +8,7 @@
 //! brought is in memory, and its completion with the program, before the ACK waits.
 
 use super::pause::Pause;
+use crate::counters::DaemonCounters;
 use std::time::{Duration, Instant};
 
 /// How long an ACK waits at most, but for the turn that is under way then: a program that polls
@@ -45,10 +46,18 @@ impl AckHold {
 
     /// Whether an ACK that is owed, and all there is to send, is to wait. `posted`: a program has
     /// just given something to send.
-    pub(super) fn waits(&mut self, now: Instant, is_owed: bool, posted: bool) -> bool {
+    pub(super) fn waits(
+        &mut self,
+        now: Instant,
+        is_owed: bool,
+        posted: bool,
+        counters: &mut DaemonCounters,
+    ) -> bool {
         let Some(since) = self.since else {
             let begins = is_owed && !posted && self.pause.is_over(now);
             self.since = begins.then_some(now);
+            // COUNT-023
+            counters.acks_held += u64::from(begins);
             return begins;
         };
         let waited = now.duration_since(since);
@@ -60,6 +69,7 @@ impl AckHold {
             self.in_vain = 0;
         } else if is_owed {
             self.in_vain += 1;
+            counters.acks_held_in_vain += 1;
         }
         if self.in_vain >= IN_VAIN || waited >= LONG {
             let well = self.pause.over_for(now);
@@ -76,19 +86,36 @@ mod tests {
 
     const TURN: Duration = Duration::from_micros(4);
 
+    fn waits(hold: &mut AckHold, now: Instant, is_owed: bool, posted: bool) -> bool {
+        hold.waits(now, is_owed, posted, &mut DaemonCounters::default())
+    }
+
+    /// COUNT-023
+    #[test]
+    fn each_ack_that_waits_is_counted_and_each_that_leaves_alone() {
+        let (mut now, mut counters) = (Instant::now(), DaemonCounters::default());
+        let mut hold = AckHold::new(now);
+        for has_answer in [true, false, true, false, false] {
+            assert!(hold.waits(now, true, false, &mut counters));
+            now += if has_answer { TURN } else { HOLD };
+            assert!(!hold.waits(now, !has_answer, has_answer, &mut counters));
+        }
+        assert_eq!((counters.acks_held, counters.acks_held_in_vain), (5, 3));
+    }
+
     #[test]
     fn an_ack_waits_until_the_program_posts() {
         let mut now = Instant::now();
         let mut hold = AckHold::new(now);
         for _ in 0..1000 {
-            assert!(!hold.waits(now, false, false), "none is owed");
-            assert!(hold.waits(now, true, false));
+            assert!(!waits(&mut hold, now, false, false), "none is owed");
+            assert!(waits(&mut hold, now, true, false));
             now += TURN;
-            assert!(hold.waits(now, true, false));
+            assert!(waits(&mut hold, now, true, false));
             now += TURN;
-            assert!(!hold.waits(now, false, true), "it is not all there is to send any more");
+            assert!(!waits(&mut hold, now, false, true), "it is not all there is to send any more");
         }
-        assert!(!hold.waits(now, true, true), "there is something to go with");
+        assert!(!waits(&mut hold, now, true, true), "there is something to go with");
     }
 
     #[test]
@@ -96,7 +123,7 @@ mod tests {
         let mut now = Instant::now();
         let mut hold = AckHold::new(now);
         let begun = now;
-        while hold.waits(now, true, false) {
+        while waits(&mut hold, now, true, false) {
             now += TURN;
         }
         assert!(now - begun < HOLD + TURN);
@@ -105,19 +132,19 @@ mod tests {
     /// Has ACKs wait in vain until none does. Returns how long that lasts.
     fn pause_after_waits_in_vain(hold: &mut AckHold, now: &mut Instant) -> Duration {
         let mut waits = 0;
-        while hold.waits(*now, true, false) {
+        while waits(hold, *now, true, false) {
             waits += 1;
-            while hold.waits(*now, true, false) {
+            while waits(hold, *now, true, false) {
                 *now += TURN;
             }
         }
         assert_eq!(waits, IN_VAIN);
         let begun = *now;
-        while !hold.waits(*now, true, false) {
+        while !waits(hold, *now, true, false) {
             *now += PAUSE_MIN / 10;
         }
         // That one has its answer.
-        assert!(!hold.waits(*now, false, true));
+        assert!(!waits(hold, *now, false, true));
         *now - begun
     }
 
@@ -138,10 +165,10 @@ mod tests {
     fn none_waits_for_a_while_where_others_kept_the_processor_for_long() {
         let mut now = Instant::now();
         let mut hold = AckHold::new(now);
-        assert!(hold.waits(now, true, false));
+        assert!(waits(&mut hold, now, true, false));
         now += LONG;
-        assert!(!hold.waits(now, false, true), "the program has posted, but late");
-        assert!(!hold.waits(now, true, false));
-        assert!(hold.waits(now + PAUSE_MIN, true, false));
+        assert!(!waits(&mut hold, now, false, true), "the program has posted, but late");
+        assert!(!waits(&mut hold, now, true, false));
+        assert!(waits(&mut hold, now + PAUSE_MIN, true, false));
     }
 }
