@@ -131,14 +131,14 @@ mod tests {
 
     /// Has ACKs wait in vain until none does. Returns how long that lasts.
     fn pause_after_waits_in_vain(hold: &mut AckHold, now: &mut Instant) -> Duration {
-        let mut waits = 0;
+        let mut count = 0;
         while waits(hold, *now, true, false) {
-            waits += 1;
+            count += 1;
             while waits(hold, *now, true, false) {
                 *now += TURN;
             }
         }
-        assert_eq!(waits, IN_VAIN);
+        assert_eq!(count, IN_VAIN);
         let begun = *now;
         while !waits(hold, *now, true, false) {
             *now += PAUSE_MIN / 10;
