@@ -62,7 +62,7 @@ pub(crate) struct SlotCtx {
     pub(crate) to_broker: Vec<ToBroker>,
     /// Closes what may keep whoever closes it waiting.
     pub(crate) closer: Closer,
-    /// Unmaps memory that programs have let go of.
+    /// Unmaps memory of programs that are gone.
     pub(crate) unmapper: Unmapper,
 }
 
@@ -417,6 +417,11 @@ impl Session {
     pub(crate) fn begin_teardown(&mut self) {
         self.pending_frees = self.objects.of_context(None);
         self.is_over = true;
+    }
+
+    /// Whether the program is gone.
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_over
     }
 
     /// Whether there is something left to be freed. Nothing else can free it meanwhile: requests

@@ -1,6 +1,6 @@
-//! Letting go of large memory that was shared with a program, beside the data path.
+//! Letting go of large memory that was shared with a program that is gone, beside the data path.
 //!
-//! Whoever unmaps memory that its program has let go of frees its pages: 0.2 ms for a mebibyte,
+//! Whoever unmaps memory that its program has no more frees its pages: 0.2 ms for a mebibyte,
 //! in which nobody is served. A thread of its own does it, which comes after the data path where
 //! both want the processor.
 

@@ -137,8 +137,12 @@ fn dereg_on_device(session: &mut Session, ctx: &mut SlotCtx, mr: Mr) -> Result<(
     if let Some(freed) = freed.filter(|freed| freed.is_mapped()) {
         session.mapped.bytes -= freed.spec.length;
         session.mapped.mrs -= 1;
-        let length = freed.spec.length;
-        ctx.unmapper.unmap(freed, length);
+        // A program that is there may count on its memory being its own when it is answered, and
+        // mostly keeps its pages.
+        if session.is_over() {
+            let length = freed.spec.length;
+            ctx.unmapper.unmap(freed, length);
+        }
     }
     Ok(())
 }
