@@ -1,7 +1,7 @@
 //! What losses and reordering cost.
 
 use super::setting::{
-    DELAY, MTU, RATE, attr, delay, endless, gbits, payload_rate, percentile, switch_with,
+    DELAY, MTU, RATE, attr, delay, endless, gbits, payload_rate, percentile_micros, switch_with,
 };
 use super::{Bound, Extent, Row, Sink};
 use crate::load::Load;
@@ -112,9 +112,7 @@ pub(super) fn latency(extent: Extent, sink: Sink<'_>) {
         let flow = load.add_flow(FlowSpec { count, ..endless(operation, 64, 1) }, &attr(), MTU);
         load.run_to_end(LIMIT);
         let latencies = &mut load.flows[flow].latencies;
-        let mut micros = |share| {
-            percentile(latencies, share).map_or(f64::INFINITY, |time| time.as_nanos() as f64 / 1e3)
-        };
+        let mut micros = |share| percentile_micros(latencies, share);
         // Five round trips and 200 us.
         let most = 10.0 * DELAY.as_nanos() as f64 / 1e3 + 200.0;
         sink(

@@ -1,7 +1,8 @@
 //! A program that sends little beside one that sends much.
 
 use super::setting::{
-    DELAY, MTU, RATE, attr, delay, endless, limit_uplinks, percentile, share_of, since, switch,
+    DELAY, MTU, RATE, attr, delay, endless, limit_uplinks, percentile_micros, share_of, since,
+    switch,
 };
 use super::{Bound, Extent, Row, Sink};
 use crate::load::flow::{FlowSpec, Operation};
@@ -10,7 +11,7 @@ use urxe_port::sim::{Queue, QueueId};
 
 const MS: Duration = Duration::from_millis(1);
 
-/// A receive buffer in which 64 KiB messages under way all find room, in bytes: 1.3 ms of the line.
+/// What waits before the receiver at most, in bytes: 1.3 ms of the line.
 const DEEP: usize = 4 << 20;
 
 /// Small messages one at a time beside long ones, of the same program and of another.
@@ -33,13 +34,9 @@ pub(super) fn run(extent: Extent, sink: Sink<'_>) {
             load.run_for(time);
             let got = since(&before, &load.arrived())[long];
             let latencies = &mut load.flows[small].latencies;
-            let mut micros = |share| {
-                percentile(latencies, share)
-                    .map_or(f64::INFINITY, |time| time.as_nanos() as f64 / 1e3)
-            };
             let row = Row::new(format!("{} 64 bytes of {of}", operation.name()));
-            let (median, p99) = (micros(0.5), micros(0.99));
-            // What may wait before it, the two ways, and some packets.
+            let [median, p99] = [0.5, 0.99].map(|share| percentile_micros(latencies, share));
+            // 10 us each way, 50 us of a queue, and by how much it may be exceeded.
             let is_other = program != 0;
             sink(
                 row.shows("median us", median)

@@ -121,6 +121,11 @@ pub(super) fn percentile<T: Copy + Ord>(values: &mut [T], share: f64) -> Option<
     Some(values[(last as f64 * share).round() as usize])
 }
 
+/// The same of times, in microseconds; infinite if there are none.
+pub(super) fn percentile_micros(times: &mut [Duration], share: f64) -> f64 {
+    percentile(times, share).map_or(f64::INFINITY, |time| time.as_nanos() as f64 / 1e3)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

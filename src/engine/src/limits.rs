@@ -98,9 +98,8 @@ pub const MAX_TAKEN_SENDS: usize = 16 << 10;
 /// that was sent so many after it (RFC 5681).
 pub const REORDER_TOLERANCE: u32 = 3;
 
-/// A message of so many bytes on the wire that is alone in flight is one whose round trip matters:
-/// one packet of the largest path MTU.
-pub const LONE_MESSAGE: u64 = 4160;
+/// Bytes of the longest packet on the wire: of the largest path MTU, with headers.
+pub const LONGEST_PACKET: u64 = 4160;
 
 /// Records of finished work requests that a device keeps to reuse them and their vectors.
 pub const MAX_SPARE_SENDS: usize = 4096;

@@ -13,8 +13,8 @@ use urxe_nic::Mr;
 /// What is shorter is unmapped where it is let go of: 15 us at most.
 const LARGE: u64 = 64 * 1024;
 
-/// So many bytes that are still mapped keep requests waiting: who registers memory again and again
-/// would have the slot run out of addresses.
+/// So many bytes that are still mapped keep requests waiting: programs that come, register memory
+/// and end, again and again, would have the slot run out of addresses.
 const MOST: u64 = 1 << 32;
 
 /// How far the thread stands behind others (`nice`).
@@ -60,7 +60,7 @@ impl<M: Send + 'static> Unmapper<M> {
         let unmapper = std::thread::Builder::new().name("urxed-unmapper".into());
         let run = move || {
             first();
-            // Where that is refused, it is a thread like others.
+            // On Linux that of this thread alone. Where it is refused, it is a thread like others.
             let _ = setpriority_process(None, NICE);
             unmap_all(&memory, &bytes);
         };

@@ -5,7 +5,7 @@
 //! has met a queue, and what others send through this device may be what fills it.
 
 use crate::ids::ShareId;
-use crate::limits::LONE_MESSAGE;
+use crate::limits::LONGEST_PACKET;
 use std::time::{Duration, Instant};
 
 /// How long a message that was delayed tells of a queue: short messages come now and then.
@@ -30,7 +30,7 @@ impl Delayed {
         target: Duration,
     ) {
         // CONG-031
-        if bytes > LONE_MESSAGE || excess <= target {
+        if bytes > LONGEST_PACKET || excess <= target {
             return;
         }
         let [newest, other] = &mut self.last;
@@ -84,10 +84,10 @@ mod tests {
     #[test]
     fn a_message_that_is_long_or_was_quick_tells_of_no_queue() {
         let (mut delayed, now) = (Delayed::default(), start());
-        delayed.on_lone_message(now, ONE, LONE_MESSAGE + 1, 500 * US, TARGET);
-        delayed.on_lone_message(now, ONE, LONE_MESSAGE, TARGET, TARGET);
+        delayed.on_lone_message(now, ONE, LONGEST_PACKET + 1, 500 * US, TARGET);
+        delayed.on_lone_message(now, ONE, LONGEST_PACKET, TARGET, TARGET);
         assert!(!delayed.beside(now, OTHER));
-        delayed.on_lone_message(now, ONE, LONE_MESSAGE, TARGET + US, TARGET);
+        delayed.on_lone_message(now, ONE, LONGEST_PACKET, TARGET + US, TARGET);
         assert!(delayed.beside(now, OTHER));
     }
 }

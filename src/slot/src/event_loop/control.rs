@@ -202,9 +202,7 @@ impl EventLoop {
         let Some(session) = self.dead.last_mut() else { return false };
         let is_ending = session.is_ending();
         session.free_some(&mut self.ctx, FREES_PER_TURN);
-        if self.ctx.may_let_go()
-            && let Some(session) = self.dead.pop_if(|session| !session.is_ending())
-        {
+        if let Some(session) = self.dead.pop_if(|session| !session.is_ending()) {
             self.ctx.programs.remove(&session.id());
             taps::forget(&mut self.ctx, session.id());
             self.ctx.to_broker.push(ToBroker::Freed { session: session.id().0 });

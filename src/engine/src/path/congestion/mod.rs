@@ -27,7 +27,7 @@ mod tests;
 
 use super::info::CutCause;
 use super::least::Least;
-use crate::limits::{FIXED_WINDOW, INITIAL_WINDOW, MAX_WINDOW};
+use crate::limits::{FIXED_WINDOW, INITIAL_WINDOW, LONGEST_PACKET, MAX_WINDOW};
 use crate::tuning::{CongestionControl, CongestionParameters};
 use rate::RateLimit;
 use rounds::{Round, Rounds};
@@ -59,9 +59,8 @@ pub(crate) struct Lost {
 /// in some milliseconds.
 const LEAST_WINDOW: f64 = 64.0;
 
-/// What a packet is taken to be long as long as none was sent, in bytes, and the longest.
+/// What a packet is taken to be long as long as none was sent, in bytes.
 const USUAL_PACKET: f64 = 1088.0;
-const LONGEST_PACKET: f64 = 4160.0;
 
 /// What the window grows by in a round trip, in packets: somewhat less than TCP, which has more
 /// waits between growth and cut.
@@ -271,7 +270,8 @@ impl Congestion {
     ) -> Option<Instant> {
         let CongestionControl::On(parameters) = self.control else { return None };
         self.restart_if_idle(now);
-        self.packet = (packet as f64).clamp(self.packet.min(LONGEST_PACKET), LONGEST_PACKET);
+        let longest = LONGEST_PACKET as f64;
+        self.packet = (packet as f64).clamp(self.packet.min(longest), longest);
         let by_limit = match &mut self.limit {
             Some(limit) => {
                 let next = limit.on_sent(now, &parameters.rate, bytes, self.packet);
