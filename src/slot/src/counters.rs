@@ -24,6 +24,7 @@ counters! {
         sysfs_errors: "Times that the files in which rdma-core looks for devices could not be brought up to date (whole daemon).",
         acks_held: "Times that an ACK to a single message waited up to 10 us for what its program answers, to leave with it (whole daemon).",
         acks_held_in_vain: "Times that such an ACK left alone after all, because the program sent nothing (whole daemon).",
+        slow_yields: "Times that a slot yielded the processor while it looked for work, and others kept it for more than 0.5 ms: they are busy and do not yield (whole daemon).",
         sleeps: "Times that a slot slept for want of work (whole daemon).",
     }
 }

@@ -9,7 +9,7 @@
 //! stays on the list of those that are ready, since mio tells of each one only once.
 //!
 //! After the last piece of work the loop keeps looking for [`SPIN`], yielding the processor each
-//! time, and then sleeps; at once if others do not give the processor back ([`YieldPolicy`]).
+//! time, and then sleeps; at once if others do not give the processor back ([`yielding`]).
 //! Before it sleeps, it tells the sessions through their doorbell pages; a program that rings from
 //! then on also writes to the session's eventfd. A session that has not rung for a while is told so
 //! even before, and then costs nothing until it rings ([`Awake`]). And they are told whether the
@@ -20,6 +20,7 @@ mod control;
 mod pause;
 mod pollers;
 mod run;
+mod yielding;
 
 use crate::alarm::Alarm;
 use crate::awake::Awake;

@@ -8,7 +8,7 @@
 //! - [`mirror`]: descriptors that it shares with the program.
 //! - [`polling_thread`]: what a thread of the program has to have to do work of ours.
 //! - [`poll_backoff`]: how a program that polls makes room. [`yield_policy`]: how it and the daemon
-//!   take turns where cores are scarce.
+//!   take turns where cores are scarce. [`time_slice`]: how long such a turn is.
 
 pub mod file_identity;
 pub mod lookout;
@@ -16,6 +16,7 @@ pub mod mirror;
 pub mod own_thread;
 pub mod poll_backoff;
 pub mod polling_thread;
+pub mod time_slice;
 pub mod yield_policy;
 
 use crate::control::channel::{Channel, ChannelError, renumbered};

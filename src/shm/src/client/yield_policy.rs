@@ -48,9 +48,19 @@ impl YieldPolicy {
         }
         self.slow = self.slow.saturating_add(1);
         if self.slow > 1 {
-            self.pause = (self.pause * 2).clamp(YIELD_PAUSE, MAX_YIELD_PAUSE);
-            self.again = Some(now + self.pause);
+            self.pause(now);
         }
+    }
+
+    /// Yields no more for a while, for longer than last time.
+    pub fn pause(&mut self, now: Instant) {
+        self.pause = (self.pause * 2).clamp(YIELD_PAUSE, MAX_YIELD_PAUSE);
+        self.again = Some(now + self.pause);
+    }
+
+    /// Whether there was a pause since the processor last came back soon.
+    pub fn has_paused(&self) -> bool {
+        self.again.is_some()
     }
 }
 

@@ -1,6 +1,7 @@
 //! The course of a slot's thread: turns, and what it does in between.
 
 use super::pollers::{LOOK_AFTER_ASLEEP, LOOK_SLACK};
+use super::yielding::Yielding;
 use super::{EventLoop, done_by};
 use crate::SlotError;
 use crate::alarm;
@@ -14,7 +15,6 @@ use parking_lot::MutexGuard;
 use std::io;
 use std::ops::DerefMut;
 use std::time::{Duration, Instant};
-use urxe_shm::client::yield_policy::YieldPolicy;
 
 /// An event loop in the hands of the slot's thread.
 pub(crate) trait Held: DerefMut<Target = EventLoop> {
@@ -51,13 +51,13 @@ pub(crate) fn run(mut slot: impl Held) -> Result<(), SlotError> {
     let mut last_work = Instant::now();
     let mut now = last_work;
     let mut asked_at = None;
-    let (mut yield_policy, mut yielded, mut worked) = (YieldPolicy::new(), false, false);
+    let (mut yielding, mut yielded, mut worked) = (Yielding::new(), false, false);
     loop {
         // OWN-030
         let handed_off = slot.decide_hand_off(now)?;
         // Where others do not yield, to keep looking keeps the processor from those whose work
         // we wait for.
-        let may_spin = yield_policy.is_due(now) && handed_off.is_none();
+        let may_spin = yielding.is_due(now) && handed_off.is_none();
         let spin = if may_spin { SPIN } else { Duration::ZERO };
         let more = slot.has_more(now) || (handed_off.is_none() && slot.is_due());
         let has_worked = now.duration_since(last_work) < spin;
@@ -89,7 +89,8 @@ pub(crate) fn run(mut slot: impl Held) -> Result<(), SlotError> {
         let before = std::mem::replace(&mut now, Instant::now());
         slot.ctx.now = now;
         if std::mem::take(&mut yielded) {
-            yield_policy.on_yield(now, now.duration_since(before));
+            let is_slow = yielding.on_yield(now, now.duration_since(before));
+            slot.ctx.counters.slow_yields += u64::from(is_slow);
         }
         if std::mem::take(&mut worked) {
             slot.crowding.on_work(slept_at.unwrap_or(now).duration_since(before));
@@ -122,7 +123,7 @@ pub(crate) fn run(mut slot: impl Held) -> Result<(), SlotError> {
         }
         if worked {
             last_work = now;
-        } else if spinning && yield_policy.is_due(now) {
+        } else if spinning && yielding.is_due(now) {
             slot.released(rustix::thread::sched_yield);
             yielded = true;
         }

@@ -1,0 +1,123 @@
+//! When the slot's thread yields the processor, and how long its turns on it are.
+//!
+//! Threads of one turn's length that all are busy wait for each other for milliseconds. Where that
+//! is so the slot does not yield for a while, but sleeps, for who is woken comes before who is busy;
+//! and it asks for a shorter turn than others, so that it comes soon. Otherwise its turns are as
+//! long as those of others: a program that only polls would be interrupted more often by them, and
+//! get less done.
+
+use std::time::{Duration, Instant};
+use urxe_shm::client::time_slice;
+use urxe_shm::client::yield_policy::{YIELD_MAX, YieldPolicy};
+
+/// So many yields that take too long, each so soon after the one before, are nobody's accident.
+const MANY: u32 = 4;
+const SOON: Duration = Duration::from_millis(50);
+
+/// The shorter turn. One of 0.1 ms was worse where nobody else was busy.
+const SHORT_TURN: Duration = Duration::from_micros(250);
+
+/// What is known of the other threads that want the processor.
+pub(super) struct Yielding {
+    policy: YieldPolicy,
+    /// Yields that took too long, each soon after the one before, and when the last one did.
+    slow: u32,
+    last_slow: Option<Instant>,
+    /// How long a turn was, while it is shorter.
+    usual_turn: Option<Duration>,
+}
+
+impl Yielding {
+    pub(super) const fn new() -> Yielding {
+        Yielding { policy: YieldPolicy::new(), slow: 0, last_slow: None, usual_turn: None }
+    }
+
+    /// Whether to yield when there is nothing to do.
+    pub(super) fn is_due(&self, now: Instant) -> bool {
+        self.policy.is_due(now)
+    }
+
+    /// The processor was yielded, and came back after so long. Returns whether that was too long.
+    pub(super) fn on_yield(&mut self, now: Instant, away: Duration) -> bool {
+        let is_slow = away > YIELD_MAX;
+        self.policy.on_yield(now, away);
+        if is_slow {
+            let before = self.last_slow.replace(now);
+            let is_soon = before.is_some_and(|before| now.duration_since(before) < SOON);
+            self.slow = if is_soon { self.slow + 1 } else { 1 };
+            // SHARE-123: also if others were quick in between.
+            if self.slow >= MANY && self.policy.is_due(now) {
+                self.policy.pause(now);
+            }
+        }
+        if self.policy.has_paused() != self.usual_turn.is_some() {
+            let turn = self.usual_turn.take();
+            // Where that is refused, only its own turns are longer.
+            let before = time_slice::replace(turn.unwrap_or(SHORT_TURN)).ok().flatten();
+            self.usual_turn = if turn.is_none() { before } else { None };
+        }
+        is_slow
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SLOW: Duration = Duration::from_millis(2);
+    const QUICK: Duration = Duration::from_micros(3);
+
+    /// Yields that took so long, one each millisecond. Returns how many it took until there are to
+    /// be no more.
+    fn yields(yielding: &mut Yielding, from: Instant, away: &[Duration]) -> Option<usize> {
+        away.iter().enumerate().find_map(|(at, &away)| {
+            let now = from + Duration::from_millis(1) * at as u32;
+            assert_eq!(yielding.on_yield(now, away), away == SLOW);
+            (!yielding.is_due(now)).then_some(at + 1)
+        })
+    }
+
+    #[test]
+    fn yields_that_often_take_long_end_although_others_are_quick() {
+        let now = Instant::now();
+        let mut yielding = Yielding::new();
+        let often = [QUICK, SLOW].repeat(10);
+        assert_eq!(yields(&mut yielding, now, &often), Some(8));
+        // Where they are seldom they go on.
+        let mut yielding = Yielding::new();
+        let seldom: Vec<_> = [vec![SLOW], vec![QUICK; 50]].concat().repeat(10);
+        assert_eq!(yields(&mut yielding, now, &seldom), None);
+        // As if nothing had been, once one is quick after a pause.
+        let mut yielding = Yielding::new();
+        assert_eq!(yields(&mut yielding, now, &[SLOW, SLOW]), Some(2));
+        assert!(!yielding.on_yield(now + Duration::from_secs(1), QUICK));
+        assert_eq!(yields(&mut yielding, now + Duration::from_secs(1), &[SLOW]), None);
+    }
+
+    #[test]
+    fn turns_are_shorter_for_as_long_as_others_keep_the_processor() {
+        // In a thread of its own, which ends with it.
+        let test = || {
+            let mut usual = SHORT_TURN;
+            let mut turn = || {
+                // Nobody but who replaces it is told.
+                let turn = time_slice::replace(usual).unwrap();
+                usual = turn.unwrap_or(usual);
+                time_slice::replace(usual).unwrap();
+                turn
+            };
+            let Some(usual) = turn() else { return };
+            assert!(usual > SHORT_TURN);
+            let (now, mut yielding) = (Instant::now(), Yielding::new());
+            yielding.on_yield(now, SLOW);
+            assert_eq!(turn(), Some(usual), "one alone is an accident");
+            yielding.on_yield(now, SLOW);
+            assert_eq!(turn(), Some(SHORT_TURN));
+            yielding.on_yield(now, SLOW);
+            assert_eq!(turn(), Some(SHORT_TURN));
+            yielding.on_yield(now, QUICK);
+            assert_eq!(turn(), Some(usual));
+        };
+        std::thread::spawn(test).join().unwrap();
+    }
+}
