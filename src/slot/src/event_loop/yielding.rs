@@ -1,10 +1,10 @@
 //! When the slot's thread yields the processor, and how long its turns on it are.
 //!
 //! Threads of one turn's length that all are busy wait for each other for milliseconds. Where that
-//! is so the slot does not yield for a while, but sleeps, for who is woken comes before who is busy;
-//! and it asks for a shorter turn than others, so that it comes soon. Otherwise its turns are as
-//! long as those of others: a program that only polls would be interrupted more often by them, and
-//! get less done.
+//! is so the slot does not yield for a while, but sleeps, for whoever is woken comes before those
+//! who are busy; and it asks for shorter turns than theirs, so that each comes sooner. Otherwise its
+//! turns are as long as those of others: they would interrupt a program that only polls more often,
+//! and stock programs got a tenth less done.
 
 use std::time::{Duration, Instant};
 use urxe_shm::client::time_slice;
@@ -52,7 +52,7 @@ impl Yielding {
         }
         if self.policy.has_paused() != self.usual_turn.is_some() {
             let turn = self.usual_turn.take();
-            // Where that is refused, only its own turns are longer.
+            // Where that is refused, the turns stay as they are.
             let before = time_slice::replace(turn.unwrap_or(SHORT_TURN)).ok().flatten();
             self.usual_turn = if turn.is_none() { before } else { None };
         }
