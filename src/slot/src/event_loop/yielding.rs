@@ -2,9 +2,9 @@
 //!
 //! Threads of one turn's length that all are busy wait for each other for milliseconds. Where that
 //! is so the slot does not yield for a while, but sleeps, for whoever is woken comes before those
-//! who are busy; and it asks for shorter turns than theirs, so that each comes sooner. Otherwise its
-//! turns are as long as those of others: they would interrupt a program that only polls more often,
-//! and stock programs got a tenth less done.
+//! who are busy; and it asks for shorter turns than theirs, so that each comes sooner. Otherwise
+//! its turns are as long as those of others: they would interrupt a program that only polls more
+//! often, and stock programs got a tenth less done.
 
 use std::time::{Duration, Instant};
 use urxe_shm::client::time_slice;
