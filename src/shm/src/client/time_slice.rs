@@ -8,9 +8,9 @@ use std::io;
 use std::mem::{MaybeUninit, size_of};
 use std::time::Duration;
 
-/// Asks for turns of so long for this thread, and returns how long they were before. `None` if
-/// nothing has changed: where somebody has given the thread another policy than the common one, and
-/// before Linux 6.12. The system takes 0.1 to 100 ms.
+/// Asks for turns of this length for this thread, and returns how long they were before. `None` if
+/// nothing has changed: where the thread was given another policy than the common one, and before
+/// Linux 6.12. The system takes 0.1 to 100 ms.
 ///
 /// # Errors
 /// Where the system forbids it.
@@ -33,7 +33,7 @@ fn attributes() -> io::Result<libc::sched_attr> {
     let mut attributes = MaybeUninit::<libc::sched_attr>::zeroed();
     // SAFETY: the kernel writes no more than `size` bytes.
     done(unsafe { libc::syscall(libc::SYS_sched_getattr, 0, attributes.as_mut_ptr(), size, 0) })?;
-    // SAFETY: they are numbers all of them, and 0 where the kernel has written nothing.
+    // SAFETY: all of them are numbers, and 0 where the kernel has written nothing.
     Ok(unsafe { attributes.assume_init() })
 }
 
