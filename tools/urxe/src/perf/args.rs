@@ -94,9 +94,10 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     duration: Option<Duration>,
 
-    /// Messages under way at a time on each queue pair.
+    /// Messages under way at a time on each queue pair. With fewer of 4 KiB, the network waits for
+    /// the program for a part of the time.
     #[arg(
-        long, value_name = "N", default_value_t = 128,
+        long, value_name = "N", default_value_t = 256,
         value_parser = clap::value_parser!(u32).range(1..=i64::from(super::plan::MAX_DEPTH))
     )]
     depth: u32,

@@ -26,9 +26,7 @@ const LATENCY: [(&str, u32); 4] =
 
 /// What else is measured: name, test and message size (0: the longest datagram), and the options of
 /// both ends.
-const OTHERS: [(&str, &str, u32, &[&str]); 8] = [
-    // With the usual 128 both ends wait for the program for a part of the time.
-    ("read-bw, 1024 under way", "read-bw", 4096, &["--depth", "1024"]),
+const OTHERS: [(&str, &str, u32, &[&str]); 7] = [
     ("UC send-bw", "send-bw", 65_536, &["--transport", "uc"]),
     ("UC send-bw", "send-bw", 4096, &["--transport", "uc"]),
     ("UD send-bw", "send-bw", 0, &["--transport", "ud"]),
