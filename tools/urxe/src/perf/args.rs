@@ -94,7 +94,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     duration: Option<Duration>,
 
-    /// Messages under way at a time on each queue pair. With fewer of 4 KiB, the network waits for
+    /// Messages under way at a time on each queue pair. With 128 of 4 KiB, the network waits for
     /// the program for a part of the time.
     #[arg(
         long, value_name = "N", default_value_t = 256,
