@@ -7,12 +7,24 @@ use urxe_port::sim;
 /// The generator of the simulated network, with what tests draw from it. A fork is as good as a new
 /// seed.
 #[derive(Clone, Debug)]
-pub struct Rng(sim::Rng);
+pub struct Rng {
+    words: sim::Rng,
+    /// A generator of this seed goes on as this one does.
+    state: u64,
+}
+
+/// By how much the state of SplitMix64 grows with each word.
+const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 impl Rng {
     /// The generator of a seed.
     pub fn new(seed: u64) -> Rng {
-        Rng(sim::Rng::new(seed))
+        Rng { words: sim::Rng::new(seed), state: seed }
+    }
+
+    /// As if so many words had been drawn.
+    pub fn skip(&mut self, words: u64) {
+        *self = Rng::new(self.state.wrapping_add(STEP.wrapping_mul(words)));
     }
 
     /// A generator of its own: what is drawn from it does not move what is drawn from this one.
@@ -22,7 +34,8 @@ impl Rng {
 
     /// The next 64 bits.
     pub fn next_u64(&mut self) -> u64 {
-        self.0.next_u64()
+        self.state = self.state.wrapping_add(STEP);
+        self.words.next_u64()
     }
 
     /// A number of the range.
@@ -81,6 +94,16 @@ mod tests {
         assert!((5..=7).all(|n| seen.contains(&n)) && seen.iter().all(|n| (5..=7).contains(n)));
         assert_eq!(rng.range(9..=9), 9);
         rng.range(0..=u64::MAX);
+    }
+
+    #[test]
+    fn words_that_are_skipped_are_those_that_would_be_drawn() {
+        let (mut drawn, mut skipped) = (Rng::new(9), Rng::new(9));
+        for words in [0, 1, 5, 1_000] {
+            (0..words).for_each(|_| drop(drawn.next_u64()));
+            skipped.skip(words);
+            assert_eq!(drawn.next_u64(), skipped.next_u64());
+        }
     }
 
     #[test]

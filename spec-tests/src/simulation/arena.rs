@@ -12,6 +12,9 @@ pub const MAX_SGE: usize = 32;
 
 /// A few MRs from which pieces are cut, each piece for one work request only, with unused bytes
 /// between them: so the arena also knows which bytes must never change.
+///
+/// Most of an arena is never cut. So an MR has memory only as far as it was cut, and an access
+/// behind that is a panic.
 #[derive(Debug)]
 pub struct Arena {
     mrs: Vec<Part>,
@@ -20,8 +23,12 @@ pub struct Arena {
 #[derive(Debug)]
 struct Part {
     mr: Mr,
-    /// The expected content.
+    /// Of the MR.
+    len: usize,
+    /// The expected content, as far as it was cut.
     model: Vec<u8>,
+    /// What follows it.
+    content: Rng,
     /// Ranges whose content is not known, because of failed work requests.
     unknown: Vec<Range<usize>>,
     cut: usize,
@@ -31,10 +38,12 @@ impl Arena {
     /// An arena of `count` MRs of `len` random bytes each.
     pub fn new(rng: &mut Rng, node: &mut Node, pd: PdId, count: usize, len: usize) -> Arena {
         let part = |_| {
-            let model = rng.bytes(len);
+            let content = rng.clone().fork();
+            // Runs of older seeds stay as they were with all of it drawn here.
+            rng.skip(len as u64 / 8 + 1);
             let addr = rng.next_u64() >> rng.range(1..=40);
-            let mr = node.reg_mr(pd, addr, Access::LOCAL_WRITE, model.clone());
-            Part { mr, model, unknown: Vec::new(), cut: 0 }
+            let mr = node.reg_without_memory(pd, addr, Access::LOCAL_WRITE, len);
+            Part { mr, len, model: Vec::new(), content, unknown: Vec::new(), cut: 0 }
         };
         Arena { mrs: (0..count).map(part).collect() }
     }
@@ -68,12 +77,21 @@ impl Arena {
         let first = rng.index(self.mrs.len());
         let gap = rng.range(0..=9) as usize;
         let count = self.mrs.len();
-        let fits = |i: &usize| self.mrs[*i].cut + gap + length <= self.mrs[*i].model.len();
+        let fits = |i: &usize| self.mrs[*i].cut + gap + length <= self.mrs[*i].len;
         let index = (0..count).map(|i| (first + i) % count).find(fits)?;
         let part = &mut self.mrs[index];
         let at = part.cut + gap;
         part.cut = at + length;
+        part.grow();
         Some(Sge { addr: part.mr.addr + at as u64, length: length as u32, lkey: Lkey(part.mr.key) })
+    }
+
+    /// Gives its MRs their memory, as far as they were cut.
+    pub fn lay_out(&self, host: &mut SimHost) {
+        for Part { mr, model, .. } in &self.mrs {
+            let laid_out = host.memory.program(mr.region).len();
+            host.memory.extend(mr.region, &model[laid_out..]);
+        }
     }
 
     /// The keys of its MRs.
@@ -124,6 +142,15 @@ impl Arena {
             Some((index, (sge.addr - self.mrs[index].mr.addr) as usize, sge.length as usize))
         };
         sges.iter().filter(|sge| sge.length > 0).filter_map(piece).collect()
+    }
+}
+
+impl Part {
+    /// What was cut gets its content, with some bytes behind it that must never change.
+    fn grow(&mut self) {
+        let end = (self.cut + 64).next_multiple_of(8).min(self.len);
+        let more = self.content.bytes(end.saturating_sub(self.model.len()));
+        self.model.extend(more);
     }
 }
 

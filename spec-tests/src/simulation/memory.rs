@@ -68,8 +68,24 @@ impl Memory {
     /// Adds a region with this content.
     pub fn add(&mut self, content: Vec<u8>) -> RegionId {
         let program = content.clone();
-        self.regions.push(Region { engine: content, program, unmapped: Unmapped::No });
+        self.add_region(content, program)
+    }
+
+    /// Adds a region of so many zeros, which takes no memory where nothing is written.
+    pub fn add_zeros(&mut self, len: usize) -> RegionId {
+        self.add_region(vec![0; len], vec![0; len])
+    }
+
+    fn add_region(&mut self, engine: Vec<u8>, program: Vec<u8>) -> RegionId {
+        self.regions.push(Region { engine, program, unmapped: Unmapped::No });
         RegionId(self.regions.len() as u32 - 1)
+    }
+
+    /// Adds more bytes at the end of a region.
+    pub fn extend(&mut self, region: RegionId, content: &[u8]) {
+        let region = &mut self.regions[region.0 as usize];
+        region.engine.extend_from_slice(content);
+        region.program.extend_from_slice(content);
     }
 
     /// What the program sees.

@@ -305,6 +305,9 @@ impl Connection {
         let mut pace = || if self.eager { Pace::eager() } else { Pace::draw(rng) };
         let (plan_b, window_b) = plans.pop().expect("two plans");
         let (plan_a, window_a) = plans.pop().expect("two plans");
+        for (arena, node) in arenas.iter().zip(self.nodes) {
+            arena.lay_out(&mut world.nodes[node].host);
+        }
         let [arena_a, arena_b] = arenas;
         let [binds_a, binds_b] = binds_of.map(|binds| binds.len() as u64);
         [

@@ -241,8 +241,32 @@ impl Node {
 
     /// Registers memory with this content.
     pub fn reg_mr(&mut self, pd: PdId, addr: u64, access: Access, content: Vec<u8>) -> Mr {
-        let length = content.len() as u64;
+        let len = content.len();
         let region = self.host.memory.add(content);
+        self.reg_region(pd, addr, access, len, region)
+    }
+
+    /// Registers so many zeros.
+    pub fn reg_zeros(&mut self, pd: PdId, addr: u64, access: Access, len: usize) -> Mr {
+        let region = self.host.memory.add_zeros(len);
+        self.reg_region(pd, addr, access, len, region)
+    }
+
+    /// Registers an MR of this length to which memory is added later.
+    pub fn reg_without_memory(&mut self, pd: PdId, addr: u64, access: Access, len: usize) -> Mr {
+        let region = self.host.memory.add(Vec::new());
+        self.reg_region(pd, addr, access, len, region)
+    }
+
+    fn reg_region(
+        &mut self,
+        pd: PdId,
+        addr: u64,
+        access: Access,
+        len: usize,
+        region: RegionId,
+    ) -> Mr {
+        let length = len as u64;
         let key = self.device.reg_mr(MrSpec { pd, addr, length, access, region });
         let key = key.expect("the simulation registers nothing impossible").lkey.0;
         self.host.learn_mr(key, region, addr);

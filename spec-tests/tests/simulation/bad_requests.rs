@@ -217,6 +217,7 @@ impl Mistake {
             ReceiveTooShort => {
                 let short = rng.range(0..=len(send) - 1) as usize;
                 b.recvs[recv].wqe.sges = b.arena.cut(rng, short, 4)?;
+                b.arena.lay_out(&mut world.nodes[b.end.node].host);
             }
             ReceiveWrongLkey => {
                 let used = b.recvs[recv].wqe.sges.iter_mut().find(|sge| sge.length > 0);

@@ -388,8 +388,7 @@ impl Network {
     fn is_partitioned(&self, now: Instant, from: IpAddr, to: IpAddr) -> bool {
         self.partitions.iter().any(|partition| {
             let [a, b] = partition.between;
-            let concerned = [(a, b), (b, a)].contains(&(from, to));
-            concerned && partition.during.contains(&now)
+            partition.during.contains(&now) && ((a, b) == (from, to) || (b, a) == (from, to))
         })
     }
 }

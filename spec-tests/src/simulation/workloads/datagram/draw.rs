@@ -321,7 +321,7 @@ impl DatagramWorkloads {
 
 fn reg_mr(rng: &mut Rng, world: &mut World, node: usize, pd: PdId, len: usize) -> Mr {
     let addr = rng.next_u64() >> 8;
-    world.nodes[node].reg_mr(pd, addr, everything(), vec![0; len])
+    world.nodes[node].reg_zeros(pd, addr, everything(), len)
 }
 
 /// At least 8 bytes, to identify the message.
