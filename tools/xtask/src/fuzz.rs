@@ -5,6 +5,7 @@
 //! it: a nightly Rust is all that is needed. Inputs of a seed need none, and are the same
 //! everywhere.
 
+use crate::ci::WORKSPACE;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -129,16 +130,25 @@ pub(crate) fn fuzz(options: &Options) -> Result {
 /// Plays inputs of a seed. In the short mode with all assertions and overflow checks, as the tests
 /// are built; where there are many, fast and with the same.
 fn seeded(options: &Options, inputs: u64) -> Result {
-    let mut command = cargo();
-    command.args(["run", "--quiet", "--package", "urxe-spec-tests", "--bin", "fuzz"]);
-    if !options.short {
-        command.args(["--profile", "soak"]);
-    }
+    let mut build = cargo();
+    build.args(["build", "--quiet"]);
+    let profile = match options.short {
+        true => {
+            build.args(WORKSPACE);
+            "debug"
+        }
+        false => {
+            build.args(["--package", "urxe-spec-tests", "--profile", "soak"]);
+            "soak"
+        }
+    };
+    run(build.args(["--bin", "fuzz"]))?;
+    let mut command = Command::new(target_directory().join(profile).join("fuzz"));
     // What one input frees serves the next: to have it from the kernel anew takes `rings` as long
     // again. glibc's own variables.
     command
         .envs([("MALLOC_MMAP_THRESHOLD_", "1000000000"), ("MALLOC_TRIM_THRESHOLD_", "1000000000")]);
-    command.arg("--").args(&options.targets).arg(format!("--inputs={inputs}"));
+    command.args(&options.targets).arg(format!("--inputs={inputs}"));
     command.args([format!("--from={}", options.from), format!("--seed={}", options.seed)]);
     if options.short {
         command.arg(format!("--seconds={}", SHORT.0));

@@ -1,6 +1,7 @@
 //! `cargo xtask instructions`: how many instructions a message costs a data path. They depend on
 //! the code and the compiler alone, so that a loss shows that a clock would hide.
 
+use crate::ci::WORKSPACE;
 use crate::packages::{VALGRIND, lacking};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -137,7 +138,7 @@ fn parse(text: &str) -> BTreeMap<String, i64> {
 /// Builds the program that is counted, and says where it is.
 fn build() -> Result<PathBuf> {
     let mut command = cargo();
-    command.args(["bench", "--package", "urxe-nic", "--bench", "instructions", "--locked"]);
+    command.arg("bench").args(WORKSPACE).args(["--bench", "instructions"]);
     let text = output(command.args(["--no-run", "--message-format", "json-render-diagnostics"]))?;
     let found = text.lines().find_map(|line| {
         let message: serde_json::Value = serde_json::from_str(line).ok()?;

@@ -105,12 +105,6 @@ enum Task {
     /// it stays up, serves newcomers and frees what it gave, and what victims notice. As root, of
     /// several users.
     Attack(attack::Options),
-    /// One end of the bare offloaded UDP measurement; the benchmark starts it.
-    #[command(hide = true)]
-    BareUdp(bench::bare_udp::Options),
-    /// Programs that do nothing; the benchmark starts them.
-    #[command(hide = true)]
-    IdlePrograms(bench::slots::IdleOptions),
 }
 
 fn main() -> ExitCode {
@@ -134,8 +128,6 @@ fn main() -> ExitCode {
         Task::Conform(options) => conform::show(&options),
         Task::Fuzz(options) => fuzz::fuzz(&options),
         Task::Attack(options) => attack::attack(&options),
-        Task::BareUdp(options) => bench::bare_udp::run(&options),
-        Task::IdlePrograms(options) => bench::slots::be_idle(&options),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -263,7 +263,7 @@ impl<'a> Round<'a> {
     }
 }
 
-/// Runs both ends of `xtask bare-udp` with more options, and reads what one of them prints: the
+/// Runs both ends of bare UDP with more options, and reads what one of them prints: the
 /// receiver its bandwidth, the sender its latency.
 fn bare_udp<T>(
     options: &Options,
@@ -273,14 +273,14 @@ fn bare_udp<T>(
     send: &[&str],
     parse: impl Fn(&str) -> Option<T>,
 ) -> Result<T> {
-    let xtask = release_binary("xtask");
+    let program = release_binary("baseline");
     let address = std::net::SocketAddr::new(
         server.parse().map_err(|error| format!("{server}: {error}"))?,
         4790,
     )
     .to_string();
     let receiving = pair
-        .command(Side::B, &xtask)
+        .command(Side::B, &program)
         .args(["bare-udp", "--receive", &address])
         .args(receive)
         .stdout(Stdio::piped())
@@ -288,7 +288,7 @@ fn bare_udp<T>(
         .map_err(|error| format!("bare-udp: {error}"))?;
     std::thread::sleep(Duration::from_millis(300));
     let seconds = options.seconds.to_string();
-    let mut sending = pair.command(Side::A, &xtask);
+    let mut sending = pair.command(Side::A, &program);
     sending.args(["bare-udp", "--send", &address, "--seconds", &seconds]).args(send);
     let sent = output(&mut sending)?;
     let received = receiving.wait_with_output().map_err(|error| error.to_string())?;

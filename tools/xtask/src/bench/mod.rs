@@ -2,12 +2,11 @@
 //! offloaded UDP, over the same veth pair between two network namespaces, in one run. Only ratios
 //! of one run mean anything.
 
-pub(crate) mod bare_udp;
 mod cpu;
 mod link;
 mod loss;
 mod picture;
-pub(crate) mod slots;
+mod slots;
 mod stock;
 mod table;
 mod taps;
@@ -136,7 +135,7 @@ pub(crate) fn run(options: &Options) -> Result {
     }
     // Before all that takes long.
     let older = options.beside.as_deref().map(picture::Older::read).transpose()?;
-    build_release_with(&["xtask"])?;
+    build_release_with(&["baseline"])?;
     let mut figures = Vec::new();
     for &mtu in &options.mtu {
         figures.extend(measure_link(options, mtu)?);

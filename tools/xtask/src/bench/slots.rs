@@ -3,12 +3,9 @@
 
 use super::{Figure, Options, finish, number, perf_command, start};
 use crate::netns::{Pair, Side};
-use rustix::process::{Resource, getrlimit, setrlimit};
 use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use urxe_shell::{Result, release_binary};
-use urxe_verbs::{Context, OpenOptions};
 
 /// Slots of each daemon.
 pub(super) const SLOTS: [&str; 2] = ["1", "2"];
@@ -114,7 +111,7 @@ impl IdlePrograms {
         if count == 0 {
             return Ok(IdlePrograms(None));
         }
-        let mut command = Command::new(release_binary("xtask"));
+        let mut command = Command::new(release_binary("baseline"));
         command.args(["idle-programs", "--count", &count.to_string(), "--socket"]);
         let mut child = command
             .arg(pair.socket(side))
@@ -139,34 +136,5 @@ impl IdlePrograms {
             let _ = child.kill();
             let _ = child.wait();
         }
-    }
-}
-
-/// Options of the process that is all the programs that do nothing.
-#[derive(clap::Args)]
-pub(crate) struct IdleOptions {
-    /// The daemon's socket.
-    #[arg(long)]
-    socket: PathBuf,
-    /// How many.
-    #[arg(long, default_value_t = IDLE_PROGRAMS)]
-    count: usize,
-}
-
-/// Is so many programs to a daemon, until it is killed.
-#[allow(clippy::print_stdout)] // the benchmark waits for it
-pub(crate) fn be_idle(options: &IdleOptions) -> Result {
-    // Each has some descriptors.
-    let mut limit = getrlimit(Resource::Nofile);
-    limit.current = limit.maximum;
-    setrlimit(Resource::Nofile, limit).map_err(|error| format!("descriptors: {error}"))?;
-    let mut contexts = Vec::new();
-    for _ in 0..options.count {
-        let context = Context::open(&OpenOptions::new().socket(&options.socket));
-        contexts.push(context.map_err(|error| error.to_string())?);
-    }
-    println!("ready");
-    loop {
-        std::thread::park();
     }
 }

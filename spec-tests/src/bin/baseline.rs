@@ -1,20 +1,52 @@
-//! Bare UDP: 64 KiB a system call by `UDP_SEGMENT`, received by `UDP_GRO`, and small datagrams back
-//! and forth between two sockets that are asked again and again. What is left of the first is the
-//! most that any protocol over these sockets can have, the second the least that it can take.
+//! What the benchmark measures urxe beside: bare UDP, of which what is left of the bandwidth is the
+//! most that any protocol over these sockets can have, and the latency the least that it can take;
+//! and programs that do nothing. `cargo xtask bench` starts it.
 
+#![allow(clippy::print_stdout)] // what it is asked for, and what the benchmark waits for
+
+use clap::{Args, Parser};
 use rustix::net::sockopt::set_socket_recv_buffer_size_force;
+use rustix::process::{Resource, getrlimit, setrlimit};
 use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
+use std::path::PathBuf;
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use urxe_port::offload;
-use urxe_shell::Result;
+use urxe_verbs::{Context, OpenOptions};
+
+type Result<T = ()> = std::result::Result<T, String>;
+
+/// What the benchmark measures urxe beside.
+#[derive(Parser)]
+#[command(bin_name = "baseline")]
+enum Task {
+    /// One end of bare UDP.
+    BareUdp(BareUdp),
+    /// Programs of a daemon that do nothing, until it is killed.
+    IdlePrograms(IdlePrograms),
+}
+
+fn main() -> ExitCode {
+    let result = match Task::parse() {
+        Task::BareUdp(options) => bare_udp(&options),
+        Task::IdlePrograms(options) => be_idle(&options),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(problem) => {
+            eprintln!("baseline: {problem}");
+            ExitCode::FAILURE
+        }
+    }
+}
 
 /// How long it may be silent before the receiver takes it as ended.
 const SILENCE: Duration = Duration::from_secs(1);
 
 /// Options of one end.
-#[derive(clap::Args)]
-pub(crate) struct Options {
+#[derive(Args)]
+struct BareUdp {
     /// Receive on this address; without it, send.
     #[arg(long)]
     receive: Option<SocketAddr>,
@@ -32,8 +64,9 @@ pub(crate) struct Options {
     latency: bool,
 }
 
-/// Runs one end.
-pub(crate) fn run(options: &Options) -> Result {
+/// Runs one end of bare UDP: 64 KiB a system call by `UDP_SEGMENT`, received by `UDP_GRO`, or small
+/// datagrams back and forth between two sockets that are asked again and again.
+fn bare_udp(options: &BareUdp) -> Result {
     match (options.receive, options.send) {
         (Some(address), None) if options.latency => echo(address),
         (Some(address), None) => receive(address),
@@ -45,7 +78,6 @@ pub(crate) fn run(options: &Options) -> Result {
 }
 
 /// Prints the Gbit/s that arrived, from the first byte to the last.
-#[allow(clippy::print_stdout)] // the figure is its answer
 fn receive(address: SocketAddr) -> Result {
     let io = |error: std::io::Error| format!("{address}: {error}");
     let socket = UdpSocket::bind(address).map_err(io)?;
@@ -65,7 +97,7 @@ fn receive(address: SocketAddr) -> Result {
     Ok(())
 }
 
-fn send(address: SocketAddr, options: &Options) -> Result {
+fn send(address: SocketAddr, options: &BareUdp) -> Result {
     let socket = connected(address)?;
     offload::send_segmented(&socket, options.segment)
         .map_err(|error| format!("the kernel does not segment UDP: {error}"))?;
@@ -125,8 +157,7 @@ fn echo(address: SocketAddr) -> Result {
 }
 
 /// Prints the median, 99th and 99.9th percentile of half a round trip, in microseconds.
-#[allow(clippy::print_stdout)] // the figures are its answer
-fn ping(address: SocketAddr, options: &Options) -> Result {
+fn ping(address: SocketAddr, options: &BareUdp) -> Result {
     let socket = connected(address)?;
     socket.set_nonblocking(true).map_err(|error| error.to_string())?;
     let mut buffer = [0; 64];
@@ -144,4 +175,32 @@ fn ping(address: SocketAddr, options: &Options) -> Result {
     let percentile = |of_1000: usize| halves[(halves.len() - 1) * of_1000 / 1000];
     println!("{:.3} {:.3} {:.3}", percentile(500), percentile(990), percentile(999));
     Ok(())
+}
+
+/// Options of the process that is all the programs that do nothing.
+#[derive(Args)]
+struct IdlePrograms {
+    /// The daemon's socket.
+    #[arg(long)]
+    socket: PathBuf,
+    /// How many.
+    #[arg(long)]
+    count: usize,
+}
+
+/// Is so many programs to a daemon, until it is killed.
+fn be_idle(options: &IdlePrograms) -> Result {
+    // Each has some descriptors.
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    setrlimit(Resource::Nofile, limit).map_err(|error| format!("descriptors: {error}"))?;
+    let mut contexts = Vec::new();
+    for _ in 0..options.count {
+        let context = Context::open(&OpenOptions::new().socket(&options.socket));
+        contexts.push(context.map_err(|error| error.to_string())?);
+    }
+    println!("ready");
+    loop {
+        std::thread::park();
+    }
 }
