@@ -171,6 +171,11 @@ impl Soak {
         true
     }
 
+    /// The first seed of a soak that goes on where this one has ended.
+    fn next_seed(&self) -> u64 {
+        self.first_seed + self.runs()
+    }
+
     fn runs(&self) -> u64 {
         self.made.iter().map(|made| made.load(Ordering::Relaxed)).sum()
     }
@@ -212,6 +217,7 @@ impl Soak {
         json!({
             "version": SUMMARY_VERSION,
             "first_seed": self.first_seed,
+            "next_seed": self.next_seed(),
             "seconds": self.start.elapsed().as_secs_f64(),
             "jobs": self.current.len(),
             "runs": self.runs(),
@@ -278,7 +284,7 @@ fn soak() {
         }
     });
     let _ = std::panic::take_hook();
-    eprintln!("{}", soak.progress());
+    eprintln!("{}  next seed {}", soak.progress(), soak.next_seed());
     for (place, count) in lock(&soak.places).iter() {
         eprintln!("{count:>6} failed at {place}");
     }
