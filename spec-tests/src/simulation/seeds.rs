@@ -7,7 +7,7 @@
 use std::ops::Range;
 
 /// Seeds from here on draw from a wider choice of networks, machines and connections than those
-/// below. `cargo xtask soak` uses only these.
+/// below, which are those of CI. `cargo xtask soak` uses these, unless it is told to begin below.
 pub const WIDE: u64 = 1 << 32;
 
 /// Runs of one kind, which differ by their seeds only.

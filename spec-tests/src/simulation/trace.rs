@@ -39,9 +39,12 @@ impl Trace {
         self.mix_number(direction as u64);
         self.mix_number(bytes.len() as u64);
         let (head, tail) = (bytes.len().min(12), bytes.len().saturating_sub(4));
-        for &byte in bytes[..head].iter().chain(&bytes[tail..]) {
-            self.mix_number(u64::from(byte));
-        }
+        let mut ends = [0; 16];
+        ends[..head].copy_from_slice(&bytes[..head]);
+        ends[12..12 + bytes.len() - tail].copy_from_slice(&bytes[tail..]);
+        let ends = u128::from_le_bytes(ends);
+        self.mix_number(ends as u64);
+        self.mix_number((ends >> 64) as u64);
         if self.prints {
             let arrow = match direction {
                 Direction::Out => "->",

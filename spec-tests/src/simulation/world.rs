@@ -4,6 +4,7 @@ use crate::simulation::host::{SimHost, has_sink};
 use crate::simulation::plan::{PlannedRecv, PlannedSend};
 use crate::simulation::queues::Entry;
 use crate::simulation::trace::{Direction, Trace};
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::net::IpAddr;
@@ -334,6 +335,17 @@ impl Node {
 /// An engine that has more to do, but nothing to send, so many times, hangs in a loop.
 const MAX_EMPTY_BATCHES: u32 = 10_000;
 
+thread_local! {
+    /// What the networks of this thread's worlds have delivered, once they are dropped.
+    static DELIVERED: Cell<u64> = const { Cell::new(0) };
+}
+
+/// How many datagrams arrived in those worlds of this thread that were dropped since this was last
+/// asked.
+pub fn take_delivered() -> u64 {
+    DELIVERED.take()
+}
+
 /// Nodes on one network.
 pub struct World {
     /// The machines.
@@ -344,6 +356,12 @@ pub struct World {
     pub network: SimNetwork,
     now: Instant,
     rx: RxBatch,
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        DELIVERED.set(DELIVERED.get() + self.network.counters().delivered);
+    }
 }
 
 impl World {

@@ -12,7 +12,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use urxe_spec_tests::simulation::seeds::{Family, WIDE, variable};
+use urxe_spec_tests::simulation::seeds::{Family, variable};
+use urxe_spec_tests::simulation::world::take_delivered;
 
 /// Everything that CI runs from seeds.
 const FAMILIES: [Family; 20] = [
@@ -84,6 +85,8 @@ struct Soak {
     next: AtomicU64,
     /// Runs of each family.
     made: Vec<AtomicU64>,
+    /// Packets that arrived in them.
+    packets: AtomicU64,
     failures: Mutex<Vec<Failure>>,
     /// How many runs failed at each place.
     places: Mutex<BTreeMap<String, usize>>,
@@ -104,6 +107,7 @@ impl Soak {
             first_seed,
             next: AtomicU64::new(0),
             made: families.iter().map(|_| AtomicU64::new(0)).collect(),
+            packets: AtomicU64::new(0),
             families,
             failures: Mutex::default(),
             places: Mutex::default(),
@@ -129,6 +133,7 @@ impl Soak {
             let result = catch_unwind(AssertUnwindSafe(|| (family.run)(seed, false)));
             *lock(&self.current[thread]) = None;
             self.made[index].fetch_add(1, Ordering::Relaxed);
+            self.packets.fetch_add(take_delivered(), Ordering::Relaxed);
             if result.is_err() {
                 let (place, message) = LAST_PANIC.take().unwrap_or_default();
                 self.add_failure(Failure { family: family.name, seed, place, message });
@@ -189,9 +194,10 @@ impl Soak {
 
     fn progress(&self) -> String {
         let seconds = self.start.elapsed().as_secs_f64();
-        let runs = self.runs();
+        let (runs, packets) = (self.runs(), self.packets.load(Ordering::Relaxed));
         format!(
-            "{seconds:>7.0} s  {runs:>9} runs  {:>6.0} runs/s  {:>8.2} x CI  {} failed",
+            "{seconds:>7.0} s  {runs:>9} runs  {:>6.0} runs/s  {:>8.2} x CI  {packets:>11} packets  \
+             {} failed",
             runs as f64 / seconds,
             self.times_ci(),
             lock(&self.places).values().sum::<usize>(),
@@ -221,6 +227,7 @@ impl Soak {
             "seconds": self.start.elapsed().as_secs_f64(),
             "jobs": self.current.len(),
             "runs": self.runs(),
+            "packets": self.packets.load(Ordering::Relaxed),
             "times_ci": self.times_ci(),
             "families": families.collect::<Vec<_>>(),
             "failed_at": *lock(&self.places),
@@ -261,7 +268,6 @@ fn soak() {
     let setting = |name| variable(name).unwrap_or_else(|| panic!("{name} is missing"));
     let only = std::env::var("URXE_SOAK_ONLY").ok();
     let first_seed = setting("URXE_SOAK_SEED");
-    assert!(first_seed >= WIDE, "the seeds of a soak begin at {WIDE}");
     let (seconds, jobs) = (setting("URXE_SOAK_SECONDS"), setting("URXE_SOAK_JOBS"));
     let soak = Soak::new(only.as_deref(), first_seed, seconds, jobs);
     std::panic::set_hook(Box::new(|info| {

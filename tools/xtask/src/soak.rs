@@ -13,7 +13,8 @@ pub(crate) struct Options {
     /// Make only the run of this seed, with a trace of all that happens in it; needs `--only`.
     #[arg(long, requires = "only", conflicts_with = "from")]
     seed: Option<u64>,
-    /// The first seed; else one that follows from the time. It is printed.
+    /// The first seed; else one that follows from the time. It is printed. Seeds below 2^32 draw
+    /// networks, machines and connections as CI does, all others from a wider choice.
     #[arg(long)]
     from: Option<u64>,
     /// Runs at once; as many as there are processors by default.
@@ -61,6 +62,8 @@ pub(crate) fn run(options: &Options) -> Result {
         let file = std::path::absolute(file).map_err(|error| error.to_string())?;
         command.env("URXE_SOAK_SUMMARY", file);
     }
+    // Every run would ask the system for its memory, and give it back.
+    command.envs([("MALLOC_TRIM_THRESHOLD_", "268435456"), ("MALLOC_MMAP_THRESHOLD_", "33554432")]);
     // What failed is printed where it fails; a trace of the end of the test is of no use.
     command.env("RUST_BACKTRACE", "0");
     command.args(["--", "--ignored", "--exact", "--nocapture", "soak::soak"]);
