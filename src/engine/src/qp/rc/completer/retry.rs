@@ -270,7 +270,12 @@ impl Retry {
             timeout => timeout?,
         };
         let path = match round_trip.smoothed() {
-            Some(smoothed) => (smoothed * 4).min(MAX_PROBE_INTERVAL),
+            // RC-REQ-056
+            Some(smoothed) => {
+                let least = round_trip.least().unwrap_or(smoothed);
+                let longest = (timeout * 4).max(UNKNOWN_ROUND_TRIP) + least * 4;
+                (smoothed * 4).min(MAX_PROBE_INTERVAL).min(longest)
+            }
             // RC-REQ-043: the standard lets it be four times as long.
             None => {
                 let doubled = MIN_ACK_TIMEOUT * (1 << self.timeouts.min(MAX_DOUBLINGS));
@@ -464,6 +469,24 @@ mod tests {
         assert_eq!(deadline(14, &known(3 * MS)), ack_timeout(14));
         // A peer that answers late does not make it endless.
         assert_eq!(deadline(9, &known(3600 * 1000 * MS)), Some(MAX_PROBE_INTERVAL));
+    }
+
+    #[test]
+    fn an_ack_timeout_on_a_short_path_is_no_longer_than_the_standard_lets_it_be() {
+        let t0 = Instant::now();
+        // Answers take a millisecond, but for one in eight.
+        let mut path = known(MS);
+        for at in 0..64 {
+            path.on_sample(t0, Sample::Exact(if at % 8 == 7 { 1000 * MS } else { MS }));
+        }
+        assert!(path.smoothed() > Some(125 * MS));
+        let deadline = |code| {
+            let mut retry = retry(ack_timeout(code), Duration::from_secs(3600));
+            retry.arm(t0, &path);
+            retry.deadline().map(|at| at - t0)
+        };
+        assert_eq!(deadline(14), ack_timeout(16).map(|four_times| four_times + 4 * MS));
+        assert_eq!(deadline(8), Some(UNKNOWN_ROUND_TRIP + 4 * MS), "nor does it lose tries");
     }
 
     #[test]
