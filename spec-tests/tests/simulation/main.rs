@@ -13,6 +13,7 @@ mod pair;
 mod reconnect;
 mod repeats;
 mod retries;
+mod rnr_wait;
 mod soak;
 mod success;
 

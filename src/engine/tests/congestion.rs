@@ -266,6 +266,35 @@ fn paths_are_listed_with_what_is_known_of_them() {
     assert_eq!(path(&t).outward.in_flight, 0);
 }
 
+/// Which opcodes leave now.
+fn opcodes(t: &mut Script) -> Vec<Opcode> {
+    t.sent().iter().map(|packet| packet.headers.body.opcode()).collect()
+}
+
+#[test]
+fn a_qp_that_waits_for_a_receive_of_its_peer_keeps_no_other_qp_waiting() {
+    let mut t = Script::new();
+    for wr_id in 0.. {
+        t.post(wr_id, SEND, &[t.sge(0, 1024)]);
+        t.sent();
+        if path(&t).outward.waiting > 0 {
+            break;
+        }
+    }
+    t.wait(30 * US);
+    // For 491 ms.
+    t.receive(&[rnr(31, 200, 0)]);
+    t.another(QpType::Rc, None);
+    t.post(1, SendOp::Write { remote_addr: 0x7000, rkey: Rkey(1), imm: None }, &[t.sge(0, 1024)]);
+    let mut sent = opcodes(&mut t);
+    // What the peer has dropped may have to leave the path first.
+    t.wait(30 * US);
+    sent.extend(opcodes(&mut t));
+    let write = [Opcode::RC_WRITE_FIRST, Opcode::RC_WRITE_MIDDLE, Opcode::RC_WRITE_MIDDLE];
+    // CONG-032
+    assert_eq!(sent, [&write[..], &[Opcode::RC_WRITE_LAST]].concat());
+}
+
 /// A READ of 64 packets is asked for, whose answers have PSNs from 200 on. Returns what one of them
 /// takes in flight.
 fn read_of_64(t: &mut Script) -> u64 {

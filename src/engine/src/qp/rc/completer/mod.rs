@@ -247,7 +247,7 @@ impl Completer {
             }
             // RC-COMP-006
             Syndrome::RnrNak { timer } => match self.acknowledge_before(cx, sq, path, psn)? {
-                true => self.on_rnr_nak(cx, sq, timer),
+                true => self.on_rnr_nak(cx, sq, path, timer),
                 // It is probed for when its turn comes. At once it would be refused again, without
                 // any wait.
                 false => Ok(()),
@@ -378,7 +378,8 @@ impl Completer {
     fn on_rnr_nak<H: Host>(
         &mut self,
         cx: &mut Cx<'_, H>,
-        sq: &SendQueue,
+        sq: &mut SendQueue,
+        path: PathId,
         timer: RnrTimer,
     ) -> Result<(), Failure> {
         cx.count(Counter::RnrNaksReceived, 1);
@@ -391,6 +392,10 @@ impl Completer {
         }
         self.retry.on_rewind(sq.una());
         self.retry.wait_rnr(cx.now, timer.duration());
+        // CONG-032: what came behind the refused packet was dropped; others may send instead.
+        if !peer(cx, path).acknowledges_selectively {
+            sq.rewind();
+        }
         Ok(())
     }
 
