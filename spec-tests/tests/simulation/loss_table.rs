@@ -6,13 +6,13 @@
 //! URXE_BLESS=1 cargo test -p urxe-spec-tests --test simulation loss_table
 //! ```
 
-use crate::pair::{MTU, Operation, Pair, RATE, SEED};
+use crate::pair::{MTU, Operation, Pair, RATE, SEED, link};
 use std::fmt::Write;
 use std::path::Path;
 use std::time::Duration;
 use urxe_engine::Counter;
+use urxe_port::Chance;
 use urxe_port::sim::Link;
-use urxe_port::{Chance, Impairment};
 use urxe_spec_tests::simulation::world::EndAttr;
 
 /// The network: [`RATE`], 10 us each way, and room for 200 KB before a receiver, which is what the
@@ -42,9 +42,8 @@ struct Cost {
 
 /// Posts `count` messages, `depth` at a time, and waits for all.
 fn run(operation: Operation, loss: f64, len: usize, count: usize, depth: usize) -> Cost {
-    let impairment =
-        Impairment { drop: Chance::percent(loss), delay: DELAY..=DELAY, ..Impairment::default() };
-    let link = Link { impairment, rate: Some(RATE), queue_limit: Some(QUEUE), ..Link::default() };
+    let link = link(2 * DELAY, Chance::percent(loss));
+    let link = Link { queue_limit: Some(QUEUE), ..link };
     let mut pair = Pair::new(link, EndAttr::generous(), len, depth, 1);
     pair.run(operation, count, depth);
     let total = |counter| pair.count(0, counter) + pair.count(1, counter);

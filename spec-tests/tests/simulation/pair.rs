@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 use urxe_engine::{Counter, PdId};
 use urxe_port::sim::Link;
+use urxe_port::{Chance, Impairment};
 use urxe_spec_tests::simulation::plan::{PlannedRecv, PlannedSend};
 use urxe_spec_tests::simulation::queues::send_wqe;
 use urxe_spec_tests::simulation::world::{End, EndAttr, Mr, NodeConfig, World, everything};
@@ -29,6 +30,13 @@ pub(crate) enum Operation {
     Write,
     Read,
     FetchAdd,
+}
+
+/// A link of [`RATE`] whose round trip takes so long, and that loses a share of the packets.
+pub(crate) fn link(round_trip: Duration, drop: Chance) -> Link {
+    let delay = round_trip / 2;
+    let impairment = Impairment { delay: delay..=delay, drop, ..Impairment::default() };
+    Link { impairment, rate: Some(RATE), ..Link::default() }
 }
 
 pub(crate) struct Pair {

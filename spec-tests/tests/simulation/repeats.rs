@@ -1,26 +1,18 @@
 //! What is sent again although nothing was lost: packets counted in a network that drops nothing,
 //! with ACK timeouts shorter than the round trip, and with receivers that are not ready.
 
-use crate::pair::{LIMIT, MTU, Operation, Pair, RATE};
+use crate::pair::{LIMIT, MTU, Operation, Pair, link};
 use std::time::Duration;
 use urxe_engine::Counter;
-use urxe_port::Impairment;
-use urxe_port::sim::Link;
+use urxe_port::Chance;
 use urxe_spec_tests::simulation::host::RECV_WR_ID;
 use urxe_spec_tests::simulation::world::EndAttr;
 use urxe_types::{Extra, SendOp};
 
-/// A path of this round trip that loses nothing.
-fn link(round_trip: Duration) -> Link {
-    let delay = round_trip / 2;
-    let impairment = Impairment { delay: delay..=delay, ..Impairment::default() };
-    Link { impairment, rate: Some(RATE), ..Link::default() }
-}
-
 /// Carries out 200 operations, 4 at a time; the packets sent again, and the timeouts.
 fn with_timeout(timeout: u8, round_trip: Duration, operation: Operation, len: usize) -> (u64, u64) {
     let attr = EndAttr { timeout, ..EndAttr::generous() };
-    let mut pair = Pair::new(link(round_trip), attr, len, 4, 1);
+    let mut pair = Pair::new(link(round_trip, Chance::NEVER), attr, len, 4, 1);
     pair.run(operation, 200, 4);
     (pair.count(0, Counter::RetransmittedPackets), pair.count(0, Counter::AckTimeouts))
 }
@@ -81,7 +73,7 @@ struct SlowReceiver {
 fn slow_receiver(receiver: SlowReceiver) -> (u64, u64) {
     let SlowReceiver { len, depth, burst, gap, min_rnr_timer } = receiver;
     let attr = EndAttr { min_rnr_timer, ..EndAttr::generous() };
-    let path = link(Duration::from_micros(20));
+    let path = link(Duration::from_micros(20), Chance::NEVER);
     let mut pair = Pair::new(path, attr, len, depth as usize, burst as usize);
     let (mut sends, mut sent, mut receives, mut received) = (0, 0, 0, 0);
     let mut next_post = Some(pair.world.now() + gap);

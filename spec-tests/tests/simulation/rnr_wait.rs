@@ -1,11 +1,10 @@
 //! A QP that waits because its peer has no receive, and another on the same path.
 
-use crate::pair::{LIMIT, MTU, Operation, Pair, RATE};
+use crate::pair::{LIMIT, MTU, Operation, Pair, link};
 use std::net::IpAddr;
 use std::time::Duration;
 use urxe_engine::{Counter, PdId};
-use urxe_port::sim::Link;
-use urxe_port::{Chance, Impairment};
+use urxe_port::Chance;
 use urxe_spec_tests::simulation::plan::PlannedSend;
 use urxe_spec_tests::simulation::queues::send_wqe;
 use urxe_spec_tests::simulation::world::{EndAttr, World, everything};
@@ -17,11 +16,8 @@ const PD: PdId = PdId(2);
 /// Bytes that it writes.
 const LEN: usize = 65_536;
 
-fn link(drop: Chance) -> Link {
-    let delay = Duration::from_micros(10);
-    let impairment = Impairment { delay: delay..=delay, drop, ..Impairment::default() };
-    Link { impairment, rate: Some(RATE), ..Link::default() }
-}
+/// Of the path.
+const ROUND_TRIP: Duration = Duration::from_micros(20);
 
 /// How long the first WRITE of another QP takes.
 fn write_of_another(world: &mut World, attr: EndAttr) -> Duration {
@@ -50,11 +46,12 @@ fn sends_that_wait_for_a_receive_keep_no_other_program_waiting() {
     // 491 ms.
     let attr = EndAttr { min_rnr_timer: 31, ..EndAttr::generous() };
     for (loss, len) in [(0.0, 64), (0.0, 4096), (0.0, LEN), (5.0, 64), (5.0, 4096), (5.0, LEN)] {
-        let mut pair = Pair::new(link(Chance::percent(loss)), attr.clone(), len, 256, 1);
+        let mut pair =
+            Pair::new(link(ROUND_TRIP, Chance::percent(loss)), attr.clone(), len, 256, 1);
         pair.run(Operation::Write, 300, 4);
         let addrs = [1, 2].map(|last| IpAddr::from([10, 0, 0, last]));
         for [from, to] in [addrs, [addrs[1], addrs[0]]] {
-            pair.world.network.set_link(from, to, link(Chance::NEVER));
+            pair.world.network.set_link(from, to, link(ROUND_TRIP, Chance::NEVER));
         }
         (0..256).for_each(|wr_id| pair.send(wr_id, SendOp::Send(Extra::None)));
         pair.world.ring(&pair.ends[0]);
