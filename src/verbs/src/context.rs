@@ -404,3 +404,10 @@ fn reaches(from: IpAddr, to: IpAddr) -> bool {
     let link_local = |ip: IpAddr| matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
     from.is_ipv4() == to.is_ipv4() && link_local(from) == link_local(to)
 }
+
+impl Drop for ContextInner {
+    fn drop(&mut self) {
+        // COUNT-022: the end of the session would do, but nobody waits for that.
+        self.session.destroy("close_device", &Request::CloseDevice { context: self.handle });
+    }
+}

@@ -282,6 +282,8 @@ fn as_a_program_with_a_slot_of_its_own() {
     end.connect(end.addr, Qpn::new(peer));
     writeln!(std::io::stdout(), "it is ready").unwrap();
     let _ = lines.next();
+    // The process may be gone before its slot has heard of the end of the session.
+    end.client.call(Request::CloseDevice { context: end.context }).unwrap();
 }
 
 /// Such a program, in a process of its own, with a peer here.

@@ -8,6 +8,7 @@
 use super::{EventLoop, Progress, register};
 use crate::SlotError;
 use crate::device::post;
+use crate::history_file;
 use crate::limits::{CONTROL_TIME, FREES_PER_TURN, MAX_REST, MESSAGES_PER_TURN, REQUESTS_PER_TURN};
 use crate::link::{ToBroker, ToSlot};
 use crate::log;
@@ -261,9 +262,12 @@ impl EventLoop {
             }
             if session.is_ending() {
                 session.free_some(&mut self.ctx, FREES_PER_TURN);
-                let is_over = !session.is_ending();
-                if is_over && !self.reply(key, Ok(Reply::Done.into())) {
-                    return ended;
+                if !session.is_ending() {
+                    // COUNT-022
+                    history_file::note_closed(&mut self.ctx);
+                    if !self.reply(key, Ok(Reply::Done.into())) {
+                        return ended;
+                    }
                 }
                 return Ok(Progress { worked: true, more: true });
             }

@@ -12,7 +12,8 @@
 //!   looks which of these QPs have counted anything since, and writes those at a bounded rate; what
 //!   ended or failed is written at once.
 //! - Behind these places each device has one for what the slot has counted of it, which is written
-//!   as often as is looked.
+//!   as often as is looked; in a slot that a program runs also when the program closes a device,
+//!   before it is told that this is done: its process may be gone the next moment.
 //! - Whoever reads it trusts nothing in it ([`read`]): a place that was being written, or holds
 //!   what no slot of ours writes, is left out and counted.
 
@@ -21,7 +22,7 @@ mod record;
 mod writer;
 
 pub use reader::{HistoriesRead, WrittenHistory, read, read_counts};
-pub(crate) use writer::{HistoryWriter, finish, turn};
+pub(crate) use writer::{HistoryWriter, finish, note_closed, turn};
 
 use crate::pages::HISTORY_LEN;
 use record::HEADER_LEN;

@@ -2,6 +2,7 @@
 
 use super::record::{self, Record};
 use super::{Clock, PLACE_LEN, PLACES, counts_place, offset};
+use crate::Runner;
 use crate::counters::DaemonCounters;
 use crate::device::SlotDevice;
 use crate::known_qp::KnownQp;
@@ -76,6 +77,14 @@ pub(crate) fn turn(ctx: &mut SlotCtx, worked: bool) {
 pub(crate) fn finish(ctx: &mut SlotCtx) {
     let (writer, histories) = split(ctx);
     writer.finish(Instant::now(), &histories);
+}
+
+/// Writes what has been counted, if the program that closes a device runs the slot.
+pub(crate) fn note_closed(ctx: &mut SlotCtx) {
+    if ctx.allotment.runner == Runner::Program {
+        let (writer, histories) = split(ctx);
+        writer.write_counts(Instant::now(), &histories);
+    }
 }
 
 fn split(ctx: &mut SlotCtx) -> (&mut HistoryWriter, Histories<'_>) {

@@ -62,10 +62,11 @@ fn objects_are_destroyed_in_order_whatever_the_order_of_drops() {
             Request::DestroyCompChannel { .. } => "channel",
             Request::DeregMr { .. } => "mr",
             Request::DeallocPd { .. } => "pd",
+            Request::CloseDevice { .. } => "context",
             other => panic!("{other:?}"),
         })
         .collect();
-    assert_eq!(order, ["qp", "cq", "channel", "mr", "pd"]);
+    assert_eq!(order, ["qp", "cq", "channel", "mr", "pd", "context"]);
 }
 
 #[test]

@@ -437,7 +437,8 @@ fn answer(channel: &mut Channel, state: &mut State, request: Request) {
         | Request::DestroyCq { .. }
         | Request::DestroyCompChannel { .. }
         | Request::DeregMr { .. }
-        | Request::DeallocPd { .. } => Reply::Done,
+        | Request::DeallocPd { .. }
+        | Request::CloseDevice { .. } => Reply::Done,
         other => Reply::Error(ControlError {
             errno: rustix::io::Errno::NOSYS.raw_os_error(),
             message: format!("the fake daemon has no {other:?}"),
