@@ -258,3 +258,10 @@ fn seed_40028_a_receive_succeeded_without_its_data() {
 fn seed_5000010614_a_read_of_a_broken_ring_was_answered_and_did_not_complete() {
     run(5_000_010_614, false);
 }
+
+/// Every packet of which the time was taken had been sent again, the first after 250 ms. So a probe
+/// was due after 0.5 s, and what waited for it filled the window of the path.
+#[test]
+fn seed_100765261_a_path_on_which_every_answer_was_doubtful_seemed_endless() {
+    run(100_765_261, false);
+}

@@ -140,3 +140,10 @@ pub(crate) const FAMILY: Family = Family {
 fn forged_packets_affect_only_the_attacked_connection() {
     FAMILY.check();
 }
+
+/// A forged SEND took a receive, so that the last SEND was refused without end. Each time was a
+/// loss for its path, and each repeat put off the next packet of all others.
+#[test]
+fn seed_101332242_sends_that_were_refused_without_end_kept_another_qp_waiting() {
+    run(101_332_242, false);
+}

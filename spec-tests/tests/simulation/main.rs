@@ -13,7 +13,7 @@ mod pair;
 mod reconnect;
 mod repeats;
 mod retries;
-mod rnr_wait;
+mod shared_path;
 mod soak;
 mod success;
 

@@ -32,6 +32,18 @@ pub(crate) enum Operation {
     FetchAdd,
 }
 
+impl Operation {
+    /// That on the first bytes of an MR.
+    pub(crate) fn on(self, remote: &Mr) -> SendOp {
+        let (remote_addr, rkey) = (remote.addr, Rkey(remote.key));
+        match self {
+            Operation::Write => SendOp::Write { remote_addr, rkey, imm: None },
+            Operation::Read => SendOp::Read { remote_addr, rkey },
+            Operation::FetchAdd => SendOp::FetchAdd { remote_addr, rkey, add: 1 },
+        }
+    }
+}
+
 /// A link of [`RATE`] whose round trip takes so long, and that loses a share of the packets.
 pub(crate) fn link(round_trip: Duration, drop: Chance) -> Link {
     let delay = round_trip / 2;
@@ -71,12 +83,7 @@ impl Pair {
 
     /// Posts `count` operations, `depth` at a time, and waits for all.
     pub(crate) fn run(&mut self, operation: Operation, count: usize, depth: usize) {
-        let (remote_addr, rkey) = (self.remote.addr, Rkey(self.remote.key));
-        let op = match operation {
-            Operation::Write => SendOp::Write { remote_addr, rkey, imm: None },
-            Operation::Read => SendOp::Read { remote_addr, rkey },
-            Operation::FetchAdd => SendOp::FetchAdd { remote_addr, rkey, add: 1 },
-        };
+        let op = self.op(operation);
         let (mut posted, mut ended) = (0, 0);
         while ended < count {
             while posted < count && posted - ended < depth {
@@ -89,6 +96,11 @@ impl Pair {
             assert!(self.world.now() < limit, "stuck at {ended} of {} bytes", self.len);
             ended += self.completions(0);
         }
+    }
+
+    /// An operation on the peer's memory.
+    pub(crate) fn op(&self, operation: Operation) -> SendOp {
+        operation.on(&self.remote)
     }
 
     pub(crate) fn send(&mut self, wr_id: u64, op: SendOp) {

@@ -155,6 +155,31 @@ fn a_refused_request_is_sent_again_whatever_fills_the_window() {
 }
 
 #[test]
+fn a_request_that_is_refused_until_there_is_a_receive_is_no_loss_for_the_path() {
+    let mut t = Script::controlled(QpType::Rc, CongestionControl::default());
+    t.connect(&QpAttr { rnr_retry: Some(7), ..usual() });
+    send(&mut t, 200..205);
+    t.receive(&[selective(200, 1, &[202, 203, 204])]);
+    t.receive(&[ack(204, 5)]);
+    expect_done(&mut t, 200..205);
+    t.post(205, SEND, &[t.sge(0, 256)]);
+    assert_eq!(psns_sent(&mut t), [205]);
+    let outward = |t: &Script| t.device.paths().next().unwrap().outward;
+    let (window, in_flight) = (outward(&t).window, outward(&t).in_flight);
+    assert!(in_flight > 0);
+    for _ in 0..250 {
+        t.receive(&[rnr(1, 205, 5)]);
+        // CONG-034
+        assert_eq!((outward(&t).window, outward(&t).in_flight), (window, 0));
+        t.wait(MS);
+        assert_eq!(psns_sent(&mut t), [205]);
+        assert_eq!(outward(&t).in_flight, in_flight);
+    }
+    t.receive(&[ack(205, 6)]);
+    expect_done(&mut t, 205..206);
+}
+
+#[test]
 fn an_answer_to_a_refused_request_alone_means_that_the_rest_was_not_kept() {
     let (mut t, next) = with_a_full_window();
     t.receive(&[nak(NakCode::SequenceError, 205, 5)]);

@@ -19,6 +19,8 @@ pub(crate) struct Lane {
     /// QPs that are held, in the order of their turns. One that has gone meanwhile, or has nothing
     /// to send any more, gives its turn back.
     waiting: VecDeque<Qpn>,
+    /// One packet more than there is room for may go, or has gone.
+    trial: Option<Trial>,
     /// When the pace allows the next packet.
     next_at: Option<Instant>,
     leaving: Option<Leaving>,
@@ -28,6 +30,14 @@ pub(crate) struct Lane {
     /// How often a QP had to wait, and for what.
     pub(super) held_by_window: u64,
     pub(super) held_by_pace: u64,
+}
+
+/// A packet more than there is room for: where all that is in flight is of QPs that are not
+/// answered, it finds out whether others would be.
+#[derive(Clone, Copy, Debug)]
+struct Trial {
+    allowed_at: Instant,
+    has_gone: bool,
 }
 
 /// Bytes that count as in flight no more, since they are sent again, and may be on the path still.
@@ -70,6 +80,7 @@ impl Lane {
             in_flight: 0,
             granted: 0,
             waiting: VecDeque::new(),
+            trial: None,
             next_at: None,
             leaving: None,
             congestion: Congestion::new(control),
@@ -154,13 +165,37 @@ impl Lane {
 
     /// The QP whose turn it is, and how much it may send; `None` if there is no room now.
     pub(super) fn release(&mut self, now: Instant) -> Option<(Qpn, u64)> {
-        if !self.admits_repeat(now, 1) {
-            return None;
-        }
+        let bytes = match self.admits_repeat(now, 1) {
+            true => self.room(now).clamp(1, self.congestion.train(LANE_TURN_BYTES)),
+            // As a packet may be more than it was released for, it is one.
+            false if self.is_trial_due() => 1,
+            false => return None,
+        };
         let qpn = self.waiting.pop_front()?;
-        let bytes = self.room(now).clamp(1, self.congestion.train(LANE_TURN_BYTES));
         self.granted += bytes;
         Some((qpn, bytes))
+    }
+
+    /// Lets one packet more go than there is room for, if any waits and none was allowed for so
+    /// long.
+    pub(crate) fn allow_trial(&mut self, now: Instant, pause: Duration) {
+        if self.is_waited_for() && self.trial.is_none_or(|trial| trial.allowed_at + pause <= now) {
+            self.trial = Some(Trial { allowed_at: now, has_gone: false });
+        }
+    }
+
+    fn is_trial_due(&self) -> bool {
+        self.granted == 0 && self.trial.is_some_and(|trial| !trial.has_gone)
+    }
+
+    /// Bytes in flight count no more, until they are [counted again](Self::count_again).
+    pub(crate) fn set_aside(&mut self, bytes: u64) {
+        self.in_flight -= bytes;
+    }
+
+    /// Bytes that were set aside count as in flight.
+    pub(crate) fn count_again(&mut self, bytes: u64) {
+        self.in_flight += bytes;
     }
 
     /// When a QP that waits for the pace alone can go on.
@@ -176,8 +211,20 @@ impl Lane {
     /// released for.
     pub(crate) fn on_sent(&mut self, now: Instant, bytes: u64, packet: u64, granted: u64) {
         self.granted -= granted;
+        if granted > 0
+            && let Some(trial) = &mut self.trial
+        {
+            trial.has_gone = true;
+        }
         self.in_flight += bytes;
         self.next_at = self.congestion.pace(now, self.next_at, bytes, packet);
+    }
+
+    /// The same of what waits for no pace: nobody else waits longer because of it.
+    pub(crate) fn on_sent_ahead(&mut self, bytes: u64, granted: u64) {
+        // CONG-034
+        self.granted -= granted;
+        self.in_flight += bytes;
     }
 
     /// A QP gives back what it was released for.
@@ -188,6 +235,7 @@ impl Lane {
     /// Bytes in flight have arrived. Returns why the window was cut, if it was.
     pub(crate) fn on_delivered(&mut self, now: Instant, delivered: Delivered) -> Option<CutCause> {
         self.first_window = None;
+        self.trial = None;
         let cut = self.congestion.on_delivered(now, self.in_flight, delivered);
         self.in_flight -= delivered.bytes;
         cut
@@ -282,5 +330,49 @@ mod tests {
         lane.wait(Qpn::new(17));
         assert_eq!(lane.release(now), None);
         assert!(lane.released_at() > Some(now));
+    }
+
+    #[test]
+    fn a_trial_is_one_packet_more_than_there_is_room_for_and_no_other_until_a_pause_is_over() {
+        let (mut lane, now) = filled();
+        let [one, other] = [17, 18].map(Qpn::new);
+        lane.allow_trial(now, 100 * US);
+        lane.wait(one);
+        assert_eq!(lane.release(now), None, "when it was allowed nobody waited");
+        lane.wait(other);
+        lane.allow_trial(now, 100 * US);
+        // Who has no use for it leaves it to the next.
+        assert_eq!(lane.release(now), Some((one, 1)));
+        assert_eq!(lane.release(now), None);
+        lane.give_back(1);
+        assert_eq!(lane.release(now), Some((other, 1)));
+        lane.on_sent(now, 1088, 1088, 1);
+        lane.wait(one);
+        let before = now + 99 * US;
+        lane.allow_trial(before, 100 * US);
+        assert_eq!(lane.release(before), None);
+        lane.allow_trial(now + 100 * US, 100 * US);
+        assert_eq!(lane.release(now + 100 * US), Some((one, 1)));
+    }
+
+    #[test]
+    fn a_flight_set_aside_leaves_room_until_it_is_counted_again() {
+        let (mut lane, now) = filled();
+        assert!(!lane.admits(now, 1));
+        lane.set_aside(INITIAL_WINDOW);
+        assert!(lane.admits(now, INITIAL_WINDOW));
+        lane.count_again(INITIAL_WINDOW);
+        assert!(!lane.admits(now, 1));
+    }
+
+    /// Where each packet takes more than a round trip of the pace.
+    #[test]
+    fn a_packet_sent_ahead_keeps_nobody_waiting_for_the_pace() {
+        let (mut lane, now) = filled();
+        lane.on_sent_ahead(INITIAL_WINDOW, 0);
+        assert_eq!(lane.in_flight(), 2 * INITIAL_WINDOW);
+        assert!(!lane.is_paced());
+        lane.on_sent(now, 2 * INITIAL_WINDOW, 1024, 0);
+        assert!(lane.is_paced());
     }
 }

@@ -81,6 +81,8 @@ pub(crate) struct Path {
     pub(crate) peer: Peer,
     /// By [`Direction`].
     lanes: [Lane; 2],
+    /// How often something was heard of that has arrived.
+    heard: u16,
     /// It stands in [`Paths::ready`].
     is_ready: bool,
     /// It stands in [`Paths::paced`] with this time.
@@ -94,6 +96,16 @@ impl Path {
 
     pub(crate) fn lane_mut(&mut self, direction: Direction) -> &mut Lane {
         &mut self.lanes[direction as usize]
+    }
+
+    /// Something has arrived.
+    pub(crate) fn note_heard(&mut self) {
+        self.heard = self.heard.wrapping_add(1);
+    }
+
+    /// How often something was heard of that has arrived, modulo 2^16.
+    pub(crate) fn heard(&self) -> u16 {
+        self.heard
     }
 
     /// When the pace lets the next QP go on that waits for nothing else.
@@ -158,6 +170,7 @@ impl Paths {
             round_trip: RoundTrip::default(),
             peer: Peer::default(),
             lanes: [Lane::new(self.control, None), Lane::new(self.control, Some(FIRST_ANSWERS))],
+            heard: 0,
             is_ready: false,
             paced_until: None,
         };

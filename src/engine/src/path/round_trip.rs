@@ -12,8 +12,9 @@ const LEAST_PART_OF_MARGIN: u32 = 8;
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RoundTrip {
     estimate: Option<Estimate>,
-    /// The longest that an answer took of which it is not known what it answers.
-    ceiling: Duration,
+    /// The least that an answer took of which it is not known what it answers: no round trip takes
+    /// longer.
+    bound: Option<Duration>,
     /// There was more than one of these.
     is_twice: bool,
     /// Packets are lost on this path.
@@ -56,9 +57,9 @@ impl RoundTrip {
     pub(crate) fn on_sample(&mut self, now: Instant, sample: Sample) {
         let sample = match sample {
             Sample::Exact(sample) => sample,
-            Sample::AtMost(ceiling) => {
-                self.is_twice |= self.ceiling > Duration::ZERO;
-                self.ceiling = self.ceiling.max(ceiling);
+            Sample::AtMost(bound) => {
+                self.is_twice |= self.bound.is_some();
+                self.bound = Some(self.bound.map_or(bound, |before| before.min(bound)));
                 return;
             }
         };
@@ -103,10 +104,10 @@ impl RoundTrip {
         self.estimate?.least.get()
     }
 
-    /// The longest that an answer took of which it is not known what it answers, at most
-    /// [`MAX_PROBE_INTERVAL`].
+    /// The least that an answer took of which it is not known what it answers, at most
+    /// [`MAX_PROBE_INTERVAL`]; nothing if there was none.
     pub(crate) fn doubtful(&self) -> Duration {
-        self.ceiling.min(MAX_PROBE_INTERVAL)
+        self.bound.unwrap_or_default().min(MAX_PROBE_INTERVAL)
     }
 
     /// Whether this is so of more than one answer: of one, a packet may have been lost.
@@ -129,7 +130,11 @@ impl RoundTrip {
     /// [`UNKNOWN_ROUND_TRIP`].
     pub(crate) fn probe_timeout(&self, least_margin: Duration) -> Duration {
         let Some(Estimate { smoothed, variation, .. }) = self.estimate else {
-            return UNKNOWN_ROUND_TRIP.max(self.doubtful() * 2).max(least_margin);
+            // RC-REQ-057: RFC 6298 says this of the first that is known.
+            let timeout = self.bound.map_or(UNKNOWN_ROUND_TRIP, |bound| {
+                (bound * 3).max(bound + least_margin).min(MAX_PROBE_INTERVAL)
+            });
+            return timeout.max(least_margin);
         };
         // REPAIR-100
         let least_margin = match self.is_lossy {
@@ -193,5 +198,21 @@ mod tests {
             margins.push(margin(&mut path, now));
         }
         assert_eq!(margins, [1600, 800, 400, 200, 100, 100, 100]);
+    }
+
+    #[test]
+    fn a_doubtful_answer_bounds_the_round_trip() {
+        #[expect(clippy::disallowed_methods, reason = "time must begin somewhere")]
+        let now = Instant::now();
+        let mut path = RoundTrip::default();
+        let mut timeout_after = |took: Duration| {
+            path.on_sample(now, Sample::AtMost(took));
+            path.probe_timeout(100 * US)
+        };
+        let ms = 1000 * US;
+        assert_eq!(timeout_after(150 * ms), 450 * ms);
+        assert_eq!(timeout_after(250 * ms), 450 * ms, "another may have taken longer");
+        assert_eq!(timeout_after(ms), 3 * ms);
+        assert_eq!(timeout_after(20 * US), 120 * US);
     }
 }

@@ -106,7 +106,9 @@ impl Transport {
     /// The QP's turn in a lane of its path has come. Returns whether it has a use for it.
     pub(super) fn on_released(&mut self, direction: Direction, bytes: u64, may_send: bool) -> bool {
         match &mut self.service {
-            Service::Rc(rc) => rc.on_released(direction, bytes, may_send),
+            Service::Rc(rc) => {
+                rc.on_released(direction, bytes, may_send && !rc.is_answer_awaited(&self.sq))
+            }
             Service::None | Service::Uc(_) | Service::Ud(_) => false,
         }
     }

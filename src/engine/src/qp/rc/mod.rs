@@ -89,11 +89,14 @@ impl Rc {
         sq.rewind();
         let moved = sq.take_moved();
         let path = paths.get_mut(self.path);
-        path.lane_mut(Direction::Inward).forget(moved.unasked);
+        if let Some(sender) = &mut self.sender {
+            sender.requester.count_again(path);
+        }
         for direction in [Direction::Outward, Direction::Inward] {
             let lane = path.lane_mut(direction);
             let at = direction as usize;
-            lane.forget(moved.delivered[at] + moved.lost[at] + moved.forgotten[at]);
+            let left = [moved.delivered, moved.lost, moved.gone.map(u64::from), moved.forgotten];
+            lane.forget(left.iter().map(|bytes| bytes[at]).sum());
             if let Some(sender) = &mut self.sender {
                 sender.requester.give_back(lane, direction);
             }
@@ -109,6 +112,13 @@ impl Rc {
             false => sender.requester.on_refused(direction),
         }
         may_send
+    }
+
+    /// Whether the QP waits for an answer of a silent peer, and not for a turn.
+    pub(super) fn is_answer_awaited(&self, sq: &SendQueue) -> bool {
+        // CONG-033: after the ACK timeout nothing of it is in flight.
+        sq.bytes_in_flight() > 0
+            && self.sender.as_ref().is_some_and(|sender| sender.completer.is_silent())
     }
 
     /// Goes on with these parameters.
@@ -283,8 +293,10 @@ impl Rc {
         match &mut self.sender {
             // STATE-002, STATE-014
             Some(sender) if cx.qp.may_send() => {
+                sender.count_again(cx, self.path);
                 let result =
                     sender.completer.handle_response(cx, sq, self.path, &self.route, packet);
+                sender.set_aside(cx, sq, self.path);
                 if sq.has_lost() {
                     ask_peer(cx, &self.route);
                 }
@@ -321,16 +333,18 @@ impl Rc {
         cx: &mut Cx<'_, H>,
         sq: &mut SendQueue,
     ) -> Result<(), Failure> {
-        let Some(Sender { requester, completer }) = &mut self.sender else { return Ok(()) };
-        let is_late = completer.deadline().is_some_and(|at| at <= cx.now);
+        let Some(sender) = &mut self.sender else { return Ok(()) };
+        let is_late = sender.completer.deadline().is_some_and(|at| at <= cx.now);
         if is_late && self.joining == Joining::Goes {
             // TRAIN-028
             cx.peers.doubt_joined(cx.now, &self.route.flow);
             self.joining = Joining::IsDoubted;
         }
-        if completer.handle_timers(cx, sq, self.path)? {
-            requester.probe_next();
+        sender.count_again(cx, self.path);
+        if sender.completer.handle_timers(cx, sq, self.path)? {
+            sender.requester.probe_next();
         }
+        sender.set_aside(cx, sq, self.path);
         Ok(())
     }
 
@@ -433,8 +447,10 @@ impl Rc {
         route: &Route,
         budget: &mut u32,
     ) -> Result<bool, Failure> {
-        let Some(Sender { requester, completer }) = &mut self.sender else { return Ok(false) };
         let path = self.path;
+        let Some(sender) = &mut self.sender else { return Ok(false) };
+        sender.count_again(cx, path);
+        let Sender { requester, completer } = sender;
         // STATE-002, RC-REQ-022
         let result = if !cx.qp.may_send() || completer.is_rnr_waiting() {
             Ok(false)
@@ -458,7 +474,27 @@ impl Rc {
             }
         };
         requester.end_turn(cx, path);
+        sender.set_aside(cx, sq, path);
         result
+    }
+}
+
+impl Sender {
+    /// What a silent peer has not answered counts no more for the path, while others on it are
+    /// answered: these are not to wait for it.
+    fn set_aside<H>(&mut self, cx: &mut Cx<'_, H>, sq: &SendQueue, path: PathId) {
+        // CONG-033
+        if self.completer.is_silent_beside_others() {
+            self.requester.set_aside(cx.paths.get_mut(path), sq.in_flight());
+            cx.paths.look_at(path);
+        }
+    }
+
+    /// It counts again, as it does for the QP itself.
+    fn count_again<H>(&mut self, cx: &mut Cx<'_, H>, path: PathId) {
+        if self.requester.has_set_aside() {
+            self.requester.count_again(cx.paths.get_mut(path));
+        }
     }
 }
 

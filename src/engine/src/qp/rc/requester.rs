@@ -9,7 +9,7 @@ use crate::limits::{
     FIRST_ACK_PACKETS, INITIAL_WINDOW, MAX_OUTSTANDING, PACKETS_PER_ACK, READS_IN_WINDOW,
     SHORT_READ_PACKETS, UNIFORM_READ_PACKETS,
 };
-use crate::path::{Direction, Lane, PathId};
+use crate::path::{Direction, Lane, Path, PathId};
 use crate::qp::common::{Cx, Error};
 use crate::qp::parameters::{RequesterParameters, Route};
 use crate::qp::send_queue::{Blocked, SendQueue};
@@ -70,6 +70,26 @@ impl Requester {
     /// What it was released for in a lane goes back.
     pub(super) fn give_back(&mut self, lane: &mut Lane, direction: Direction) -> bool {
         self.turns.give_back(lane, direction)
+    }
+
+    /// What it has in flight, by direction, counts no more for its path.
+    pub(super) fn set_aside(&mut self, path: &mut Path, in_flight: [u64; 2]) {
+        for direction in [Direction::Outward, Direction::Inward] {
+            let lane = path.lane_mut(direction);
+            self.turns.set_aside(lane, direction, in_flight[direction as usize]);
+        }
+    }
+
+    /// What it has in flight counts again for its path.
+    pub(super) fn count_again(&mut self, path: &mut Path) {
+        for direction in [Direction::Outward, Direction::Inward] {
+            self.turns.count_again(path.lane_mut(direction), direction);
+        }
+    }
+
+    /// Whether something that it has in flight does not count for its path.
+    pub(super) fn has_set_aside(&self) -> bool {
+        self.turns.has_set_aside()
     }
 
     /// Its turn is over.
@@ -222,8 +242,8 @@ impl Requester {
             }
             let Some(end) = sq.end_of_repeat_at(psn) else { break };
             let Some((pending, packet)) = sq.find(psn) else { break };
-            let direction = pending.direction();
-            let bytes = sq.bytes_of_repeat(psn, psn + (end - packet));
+            let (direction, packets) = (pending.direction(), end - packet);
+            let bytes = sq.bytes_of_repeat(psn, psn + packets);
             let lane = cx.paths.get_mut(path).lane_mut(direction);
             // REPAIR-062: they count as in flight, and will not come before it does.
             let holds_up_answers = psn == sq.una() && sq.has_kept();
@@ -233,9 +253,15 @@ impl Requester {
                 break;
             }
             let after = sq.repeats_after();
-            if let Err(error) = self.repeat(cx, sq, tx, path, route, psn, end, after) {
-                sq.refuse(psn, error);
-                break;
+            match self.repeat(cx, sq, tx, route, psn, end, after) {
+                Ok((direction, bytes)) => {
+                    let lane = cx.paths.get_mut(path).lane_mut(direction);
+                    self.turns.on_sent(lane, direction, cx.now, bytes, packets);
+                }
+                Err(error) => {
+                    sq.refuse(psn, error);
+                    break;
+                }
             }
             *budget -= 1;
         }
@@ -268,7 +294,9 @@ impl Requester {
         let (psn, sent) = (sq.una(), sq.sent_to());
         let end = sq.end_of_repeat_at(psn)?;
         // Only memory that has gone can prevent it, which shows elsewhere.
-        self.repeat(cx, sq, tx, path, route, psn, end, after).ok()?;
+        let (direction, bytes) = self.repeat(cx, sq, tx, route, psn, end, after).ok()?;
+        let lane = cx.paths.get_mut(path).lane_mut(direction);
+        self.turns.on_sent_ahead(lane, direction, bytes);
         if is_late {
             cx.count(Counter::Probes, 1);
         }
@@ -276,29 +304,26 @@ impl Requester {
     }
 
     /// Sends the packets of a work request from `psn` up to packet `end` again, as one request,
-    /// after this was counted.
+    /// after this was counted. Returns what is in flight again by that.
     #[expect(clippy::too_many_arguments, reason = "what every packet needs, and which")]
     fn repeat<H: Host>(
         &mut self,
         cx: &mut Cx<'_, H>,
         sq: &mut SendQueue,
         tx: &mut TxBatch,
-        path: PathId,
         route: &Route,
         psn: Psn,
         end: u32,
         after: Counter,
-    ) -> Result<(), Error> {
-        let Some((pending, packet)) = sq.find(psn) else { return Ok(()) };
+    ) -> Result<(Direction, u64), Error> {
+        let Some((pending, packet)) = sq.find(psn) else { return Ok((Direction::Outward, 0)) };
         pending.put_packet(cx, tx, route, packet..end, true, |r| Some(r.into()))?;
         let direction = pending.direction();
         let end_psn = psn + (end - packet);
         let bytes = sq.bytes_of_repeat(psn, end_psn);
         sq.on_repeated(psn, end_psn);
-        let lane = cx.paths.get_mut(path).lane_mut(direction);
-        self.turns.on_sent(lane, direction, cx.now, bytes, end - packet);
         cx.count_repeat(tx, after);
-        Ok(())
+        Ok((direction, bytes))
     }
 }
 

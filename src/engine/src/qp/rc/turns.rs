@@ -4,10 +4,12 @@ use crate::path::{Direction, Lane};
 use std::time::Instant;
 use urxe_types::Qpn;
 
-/// What one QP has of the lanes of its path, by direction.
+/// What one QP has of the lanes of its path, by direction. Bytes are no more than a window.
 #[derive(Debug, Default)]
 pub(super) struct Turns {
-    granted: [u64; 2],
+    granted: [u32; 2],
+    /// Bytes in flight that do not count for the lane.
+    set_aside: [u32; 2],
     is_waiting: [bool; 2],
 }
 
@@ -62,7 +64,7 @@ impl Turns {
     ) -> u32 {
         let room = match self.granted[direction as usize] {
             0 => lane.room(now),
-            granted => granted.min(lane.window()),
+            granted => u64::from(granted).min(lane.window()),
         };
         (room / bytes).clamp(1, u64::from(u32::MAX)) as u32
     }
@@ -83,16 +85,28 @@ impl Turns {
         bytes: u64,
         packets: u32,
     ) {
-        let granted = &mut self.granted[direction as usize];
-        let used = bytes.min(*granted);
-        *granted -= used;
+        let used = self.use_granted(direction, bytes);
         lane.on_sent(now, bytes, bytes / u64::from(packets.max(1)), used);
+    }
+
+    /// So much was sent, whatever the lane has room for.
+    pub(super) fn on_sent_ahead(&mut self, lane: &mut Lane, direction: Direction, bytes: u64) {
+        let used = self.use_granted(direction, bytes);
+        lane.on_sent_ahead(bytes, used);
+    }
+
+    /// Takes so much of what it was released for as there is.
+    fn use_granted(&mut self, direction: Direction, bytes: u64) -> u64 {
+        let granted = &mut self.granted[direction as usize];
+        let used = bytes_of(bytes).min(*granted);
+        *granted -= used;
+        used.into()
     }
 
     /// Its turn in a lane has come: it may send so much.
     pub(super) fn on_released(&mut self, direction: Direction, bytes: u64) {
         self.is_waiting[direction as usize] = false;
-        self.granted[direction as usize] += bytes;
+        self.granted[direction as usize] += bytes_of(bytes);
     }
 
     /// Its turn in a lane has come, and it has no use for it.
@@ -104,8 +118,30 @@ impl Turns {
     pub(super) fn give_back(&mut self, lane: &mut Lane, direction: Direction) -> bool {
         let left = std::mem::take(&mut self.granted[direction as usize]);
         if left > 0 {
-            lane.give_back(left);
+            lane.give_back(left.into());
         }
         left > 0
     }
+
+    /// What the QP has in flight does not count for the lane, until it is counted again.
+    pub(super) fn set_aside(&mut self, lane: &mut Lane, direction: Direction, in_flight: u64) {
+        let bytes = bytes_of(in_flight);
+        self.set_aside[direction as usize] += bytes;
+        lane.set_aside(bytes.into());
+    }
+
+    /// Whether anything is set aside.
+    pub(super) fn has_set_aside(&self) -> bool {
+        self.set_aside != [0; 2]
+    }
+
+    /// What was set aside counts again.
+    pub(super) fn count_again(&mut self, lane: &mut Lane, direction: Direction) {
+        lane.count_again(std::mem::take(&mut self.set_aside[direction as usize]).into());
+    }
+}
+
+/// A number of bytes within a window.
+fn bytes_of(bytes: u64) -> u32 {
+    bytes.try_into().unwrap_or(u32::MAX)
 }

@@ -52,10 +52,21 @@ pub(in crate::qp) struct Moved {
     pub(in crate::qp) delivered: [u64; 2],
     /// They were lost.
     pub(in crate::qp) lost: [u64; 2],
-    /// Answers that never were on their way: what asked for them was lost.
-    pub(in crate::qp) unasked: u64,
+    /// They tell nothing of the path: answers that never were on their way, since what asked for
+    /// them was lost, and requests that have come and were refused.
+    pub(in crate::qp) gone: [u32; 2],
     /// They will be sent again with what was lost before them, or never.
     pub(in crate::qp) forgotten: [u64; 2],
+}
+
+impl Moved {
+    /// What was taken for lost since then was not: it tells nothing of the path.
+    fn lose_nothing(&mut self, direction: Direction, before: [u64; 2]) {
+        let at = direction as usize;
+        let lost = std::mem::replace(&mut self.lost[at], before[at]) - before[at];
+        // It is no more than a window.
+        self.gone[at] += lost as u32;
+    }
 }
 
 impl Scoreboard {
@@ -93,6 +104,11 @@ impl SendQueue {
     /// Bytes that have arrived since [`take_moved`](Self::take_moved).
     pub(in crate::qp) fn delivered_since_told(&self) -> u64 {
         self.scoreboard.moved.delivered.iter().sum()
+    }
+
+    /// Bytes in flight, by direction.
+    pub(in crate::qp) fn in_flight(&self) -> [u64; 2] {
+        self.scoreboard.in_flight
     }
 
     /// Bytes in flight, in both directions.
@@ -233,11 +249,10 @@ impl SendQueue {
     /// The peer has `psn`, and lacks what it has not named that was sent more than `tolerance`
     /// packets before it. Returns whether the oldest packet is among what is lost now.
     pub(in crate::qp) fn detect_lost_requests(&mut self, psn: Psn, tolerance: u32) -> bool {
-        let before = self.scoreboard.moved.lost[Direction::Inward as usize];
+        let before = self.scoreboard.moved.lost;
         let is_oldest_lost = self.detect_losses(psn, tolerance);
-        let Moved { lost, unasked, .. } = &mut self.scoreboard.moved;
         // REPAIR-063
-        *unasked += std::mem::replace(&mut lost[Direction::Inward as usize], before) - before;
+        self.scoreboard.moved.lose_nothing(Direction::Inward, before);
         is_oldest_lost
     }
 
@@ -383,6 +398,14 @@ impl SendQueue {
         } else if was_sent {
             self.scoreboard.lost.insert(psn);
         }
+    }
+
+    /// The peer has this packet, and refuses it for now: no matter of the path.
+    pub(in crate::qp) fn mark_refused(&mut self, psn: Psn) {
+        let before = self.scoreboard.moved.lost;
+        self.mark_missing(psn);
+        // CONG-034
+        self.scoreboard.moved.lose_nothing(Direction::Outward, before);
     }
 
     /// The peer may not have any more what it has not carried out.

@@ -245,7 +245,7 @@ fn a_read_that_the_peer_keeps_is_not_lost_until_something_after_it_is_answered()
 fn answers_that_were_never_sent_are_not_lost_on_their_way() {
     let mut queue = a_lost_read_request();
     let moved = queue.take_moved();
-    assert_eq!((moved.lost, moved.unasked), ([0, 0], 4 * FULL));
+    assert_eq!((moved.lost, moved.gone), ([0, 0], [0, 4 * FULL as u32]));
     assert_eq!(queue.scoreboard.in_flight, [0, 8 * FULL]);
 }
 

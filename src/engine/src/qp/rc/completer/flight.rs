@@ -52,7 +52,7 @@ pub(super) fn settle_flight<H>(
     sample: Option<Sample>,
 ) {
     let packets = u64::from(std::mem::take(untold).packets.max(1));
-    let Moved { delivered, lost, unasked, forgotten } = sq.take_moved();
+    let Moved { delivered, lost, gone, forgotten } = sq.take_moved();
     let now = cx.now;
     let mut cuts = [None; 4];
     let share = cx.qp.init.share;
@@ -62,13 +62,13 @@ pub(super) fn settle_flight<H>(
         Some(Sample::Exact(sample)) => Some(sample),
         Some(Sample::AtMost(_)) | None => None,
     };
-    let mut has_moved = unasked > 0;
-    path_of_qp.lane_mut(Direction::Inward).forget(unasked);
+    let (gone, mut has_moved) = (gone.map(u64::from), false);
     let least = path_of_qp.round_trip.least();
     for direction in [Direction::Outward, Direction::Inward] {
         let lane = path_of_qp.lane_mut(direction);
         let at = direction as usize;
-        has_moved |= delivered[at] + lost[at] + forgotten[at] > 0;
+        has_moved |= delivered[at] + lost[at] + gone[at] + forgotten[at] > 0;
+        lane.forget(gone[at]);
         if lost[at] > 0 {
             let lost = Lost { bytes: lost[at], is_rewound: forgotten[at] > 0 };
             cuts[at] = lane.on_lost(now, lost);
@@ -88,6 +88,9 @@ pub(super) fn settle_flight<H>(
         .any(|direction| path_of_qp.lane(direction).congestion.has_losses());
     path_of_qp.round_trip.set_lossy(is_lossy);
     let bytes = delivered[0] + delivered[1];
+    if bytes > 0 {
+        path_of_qp.note_heard();
+    }
     if let Some((sample, least)) = round_trip.zip(least)
         && let Some(parameters) = cx.config.tuning.congestion.parameters()
         && sq.bytes_in_flight() == 0

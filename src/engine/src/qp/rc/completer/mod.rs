@@ -17,7 +17,7 @@ use crate::cause::Cause;
 use crate::counters::Counter;
 use crate::host::Host;
 use crate::limits::REORDER_TOLERANCE;
-use crate::path::{PathId, Peer, RoundTrip, Sample};
+use crate::path::{Direction, PathId, Peer, RoundTrip, Sample};
 use crate::qp::common::{Cx, Failure};
 use crate::qp::parameters::{RequesterParameters, Route};
 use crate::qp::send_queue::{SendQueue, distance};
@@ -170,14 +170,14 @@ impl Completer {
             if expired != Expired::Rnr {
                 self.retry.on_late(sq.una());
             }
+            if expired == Expired::Probe {
+                self.note_silence(cx, path);
+            }
             match expired {
                 Expired::Rnr => {
                     sq.repeat_after(Counter::RnrNaksReceived);
-                    match peer(cx, path).acknowledges_selectively {
-                        // What follows the refused request is kept there.
-                        true => self.lose_refused(cx, sq, path, sq.una()),
-                        false => sq.rewind(),
-                    }
+                    // It may be another one by now.
+                    self.repeat_refused(cx, sq, path);
                 }
                 Expired::Ack => {
                     cx.count(Counter::AckTimeouts, 1);
@@ -199,6 +199,32 @@ impl Completer {
         }
         settle_flight(cx, sq, path, &mut self.untold, [false; 2], None);
         result.map(|()| is_to_probe)
+    }
+
+    /// A probe is due. While the peer answers none, what the QP has in flight keeps others waiting
+    /// only until it is known that these are answered.
+    fn note_silence<H>(&mut self, cx: &mut Cx<'_, H>, path: PathId) {
+        let now = cx.now;
+        let path_now = cx.paths.get_mut(path);
+        self.retry.note_silence(path_now.heard());
+        if !self.retry.is_silent() || self.retry.is_silent_beside_others() {
+            return;
+        }
+        let pause = self.retry.probe_interval(&path_now.round_trip) / 2;
+        for direction in [Direction::Outward, Direction::Inward] {
+            path_now.lane_mut(direction).allow_trial(now, pause);
+        }
+        cx.paths.look_at(path);
+    }
+
+    /// Whether the peer leaves probes unanswered.
+    pub(super) fn is_silent(&self) -> bool {
+        self.retry.is_silent()
+    }
+
+    /// Whether the peer is silent while others on the path are answered.
+    pub(super) fn is_silent_beside_others(&self) -> bool {
+        self.retry.is_silent_beside_others()
     }
 
     /// Whether a late answer means that the peer has lost what was under way, and keeps nothing of
@@ -319,7 +345,8 @@ impl Completer {
         // REPAIR-050
         match peer.takes_repairs() {
             true => {
-                self.lose_refused(cx, sq, path, missing);
+                sq.mark_missing(missing);
+                self.note_refused(cx, sq, path, missing);
                 sq.repeat_after(Counter::SequenceNaksReceived);
             }
             false => self.go_back(sq, Counter::SequenceNaksReceived),
@@ -330,8 +357,7 @@ impl Completer {
 
     /// The peer has refused a packet, or misses it. One that tells what it keeps may keep nothing
     /// of what follows, and nothing would tell of that but the answer to this packet.
-    fn lose_refused<H>(&mut self, cx: &Cx<'_, H>, sq: &mut SendQueue, path: PathId, psn: Psn) {
-        sq.mark_missing(psn);
+    fn note_refused<H>(&mut self, cx: &Cx<'_, H>, sq: &SendQueue, path: PathId, psn: Psn) {
         self.is_oldest_refused = psn == sq.una() && peer(cx, path).acknowledges_selectively;
     }
 
@@ -392,11 +418,22 @@ impl Completer {
         }
         self.retry.on_rewind(sq.una());
         self.retry.wait_rnr(cx.now, timer.duration());
-        // CONG-032: what came behind the refused packet was dropped; others may send instead.
-        if !peer(cx, path).acknowledges_selectively {
-            sq.rewind();
-        }
+        // CONG-032: others may send meanwhile.
+        self.repeat_refused(cx, sq, path);
         Ok(())
+    }
+
+    /// The oldest packet is to be sent again when the RNR wait is over, and all that follows unless
+    /// the peer tells what it keeps of that.
+    fn repeat_refused<H>(&mut self, cx: &Cx<'_, H>, sq: &mut SendQueue, path: PathId) {
+        match peer(cx, path).acknowledges_selectively {
+            true => {
+                let refused = sq.una();
+                sq.mark_refused(refused);
+                self.note_refused(cx, sq, path, refused);
+            }
+            false => sq.rewind(),
+        }
     }
 
     /// Takes everything before `psn` as carried out, and ends what is done. Returns whether all

@@ -46,6 +46,10 @@ pub(super) struct Retry {
     timeouts: u8,
     /// Probes since the last progress.
     probes: u8,
+    /// What the path had [heard](crate::path::Path::heard) at the first of them.
+    heard: u16,
+    /// It has heard something since.
+    others_are_answered: bool,
     /// A packet whose acknowledgement is being timed.
     timed: Option<Timed>,
     /// The last probe.
@@ -80,6 +84,8 @@ impl Retry {
             missing_at: None,
             timeouts: 0,
             probes: 0,
+            heard: 0,
+            others_are_answered: false,
             timed: None,
             probed: None,
             late: None,
@@ -166,6 +172,30 @@ impl Retry {
         }
     }
 
+    /// Another probe is due, and its path has heard so much until now.
+    pub(super) fn note_silence(&mut self, heard: u16) {
+        match self.probes {
+            1 => self.heard = heard,
+            _ => self.others_are_answered |= self.heard != heard,
+        }
+    }
+
+    /// Whether the peer leaves probes unanswered.
+    pub(super) fn is_silent(&self) -> bool {
+        self.probes > 1
+    }
+
+    /// Whether it does so while others on the path are answered.
+    pub(super) fn is_silent_beside_others(&self) -> bool {
+        self.others_are_answered
+    }
+
+    fn end_silence(&mut self) {
+        self.timeouts = 0;
+        self.probes = 0;
+        self.others_are_answered = false;
+    }
+
     /// Whether the probe that is due is the first since there was progress.
     pub(super) fn is_first_probe(&self) -> bool {
         self.probes == 1
@@ -248,8 +278,7 @@ impl Retry {
             && self.probe_deadline.is_some()
             && waiting
             && (self.probes, self.timeouts) == (0, 0);
-        self.timeouts = 0;
-        self.probes = 0;
+        self.end_silence();
         if self.is_rnr_waiting() || is_armed {
             return;
         }
@@ -294,7 +323,7 @@ impl Retry {
     }
 
     /// How long the next probe is waited for.
-    fn probe_interval(&self, round_trip: &RoundTrip) -> Duration {
+    pub(super) fn probe_interval(&self, round_trip: &RoundTrip) -> Duration {
         let first = round_trip.probe_timeout(self.least_margin);
         // RC-REQ-026
         let doubled = first * (1 << self.probes.min(MAX_DOUBLINGS));
@@ -343,8 +372,7 @@ impl Retry {
         self.rnr_deadline = Some(now + wait);
         self.ack_deadline = None;
         self.probe_deadline = None;
-        self.timeouts = 0;
-        self.probes = 0;
+        self.end_silence();
     }
 
     /// Stops everything.
@@ -445,6 +473,26 @@ mod tests {
         assert_eq!(retry.deadline(), Some(t0 + 9 * MS));
         retry.on_progress(t0 + 4 * MS, true, &path);
         assert_eq!(retry.deadline(), Some(t0 + 7 * MS), "there is progress");
+    }
+
+    #[test]
+    fn a_peer_is_silent_from_the_second_probe_on_and_beside_others_if_these_were_answered() {
+        let (mut retry, round_trip) = (retry(ack_timeout(20), MS), known(MS));
+        let mut now = Instant::now();
+        let mut probe = |retry: &mut Retry, heard| {
+            retry.arm(now, &round_trip);
+            now = retry.deadline().unwrap();
+            assert_eq!(retry.expire(now, &round_trip), Some(Expired::Probe));
+            retry.note_silence(heard);
+            (retry.is_silent(), retry.is_silent_beside_others())
+        };
+        assert_eq!(probe(&mut retry, 65_535), (false, false));
+        assert_eq!(probe(&mut retry, 65_535), (true, false));
+        assert_eq!(probe(&mut retry, 0), (true, true));
+        assert_eq!(probe(&mut retry, 0), (true, true));
+        retry.on_progress(Instant::now(), false, &round_trip);
+        assert_eq!((retry.is_silent(), retry.is_silent_beside_others()), (false, false));
+        assert_eq!(probe(&mut retry, 1), (false, false), "what was heard before says nothing");
     }
 
     #[test]

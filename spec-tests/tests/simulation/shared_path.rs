@@ -1,0 +1,106 @@
+//! A QP whose peer keeps it waiting, and another on the same path.
+
+use crate::pair::{LIMIT, MTU, Operation, Pair, link};
+use std::net::IpAddr;
+use std::time::Duration;
+use urxe_engine::{Counter, PdId};
+use urxe_port::Chance;
+use urxe_spec_tests::simulation::plan::PlannedSend;
+use urxe_spec_tests::simulation::queues::send_wqe;
+use urxe_spec_tests::simulation::world::{EndAttr, World, everything};
+use urxe_types::{Access, Extra, Lkey, QpState, SendOp, Sge};
+
+/// Of another program.
+const PD: PdId = PdId(2);
+
+/// Bytes that it writes.
+const LEN: usize = 65_536;
+
+/// Of the path.
+const ROUND_TRIP: Duration = Duration::from_micros(20);
+
+/// How long the first message of another QP takes.
+fn message_of_another(world: &mut World, operation: Operation, attr: EndAttr) -> Duration {
+    let local = world.nodes[0].reg_mr(PD, 0, Access::LOCAL_WRITE, vec![0; LEN]);
+    let remote = world.nodes[1].reg_mr(PD, 0, everything(), vec![0; LEN]);
+    let ends = [0, 1].map(|node| {
+        let cq = world.nodes[node].host.add_cq(1);
+        world.create_qp(node, PD, (cq, cq), (1, 1))
+    });
+    world.connect(&ends, &[attr.clone(), attr], MTU);
+    let sge = Sge { addr: local.addr, length: LEN as u32, lkey: Lkey(local.key) };
+    let wqe = send_wqe(1, operation.on(&remote), vec![sge]);
+    world.post_send(&ends[0], &PlannedSend::new(wqe, LEN));
+    world.ring(&ends[0]);
+    let begun = world.now();
+    while world.nodes[0].host.cq(ends[0].send_cq).poll().is_none() {
+        world.step(begun + LIMIT);
+        assert!(world.now() < begun + LIMIT, "stuck");
+    }
+    world.now() - begun
+}
+
+/// Lets time pass.
+fn pass(world: &mut World, time: Duration) {
+    let until = world.now() + time;
+    while world.now() < until {
+        world.step(until);
+    }
+}
+
+/// A pair on a path of which enough is known, on which a share of the packets was lost until now.
+fn after_loss(attr: &EndAttr, operation: Operation, len: usize, loss: f64) -> Pair {
+    let link_then = link(ROUND_TRIP, Chance::percent(loss));
+    let mut pair = Pair::new(link_then, attr.clone(), len, 256, 1);
+    pair.run(operation, 300, 4);
+    let addrs = [1, 2].map(|last| IpAddr::from([10, 0, 0, last]));
+    for [from, to] in [addrs, [addrs[1], addrs[0]]] {
+        pair.world.network.set_link(from, to, link(ROUND_TRIP, Chance::NEVER));
+    }
+    pair
+}
+
+/// CONG-032, whether the peer has told what it keeps, as where packets were lost before, or not.
+#[test]
+fn sends_that_wait_for_a_receive_keep_no_other_program_waiting() {
+    // 491 ms.
+    let attr = EndAttr { min_rnr_timer: 31, ..EndAttr::generous() };
+    for (loss, len) in [(0.0, 64), (0.0, 4096), (0.0, LEN), (5.0, 64), (5.0, 4096), (5.0, LEN)] {
+        let mut pair = after_loss(&attr, Operation::Write, len, loss);
+        (0..256).for_each(|wr_id| pair.send(wr_id, SendOp::Send(Extra::None)));
+        pair.world.ring(&pair.ends[0]);
+        pass(&mut pair.world, Duration::from_millis(1));
+        assert_eq!(pair.count(0, Counter::RnrNaksReceived), 1);
+        let took = message_of_another(&mut pair.world, Operation::Write, attr.clone());
+        assert!(took < Duration::from_micros(100), "{took:?} beside SENDs of {len} bytes");
+    }
+}
+
+/// CONG-033. The program of the peer has ended, say.
+#[test]
+fn requests_to_a_qp_that_has_gone_keep_no_other_program_waiting() {
+    let attr = EndAttr::generous();
+    let cases = [(0.0, 64), (0.0, 4096), (0.0, LEN), (5.0, 64), (5.0, 4096), (5.0, LEN)];
+    for (operation, (loss, len)) in [Operation::Write, Operation::Read]
+        .into_iter()
+        .flat_map(|one| cases.map(|case| (one, case)))
+    {
+        let mut pair = after_loss(&attr, operation, len, loss);
+        assert!(pair.world.nodes[1].device.destroy_qp(pair.ends[1].qpn));
+        let op = pair.op(operation);
+        (0..256).for_each(|wr_id| pair.send(wr_id, op));
+        pair.world.ring(&pair.ends[0]);
+        let mut took = [50, 1_000, 3_000, 60_000, 5_000, 50_000].map(|pause| {
+            pass(&mut pair.world, Duration::from_micros(pause));
+            message_of_another(&mut pair.world, operation, attr.clone()).as_micros()
+        });
+        let case = format!("{operation:?} of {len} bytes, {loss} % lost before: {took:?} us");
+        took.sort_unstable();
+        // Once, until it is known that others are answered; and not again when the ACK timeout has
+        // all sent again that is not answered.
+        assert!(took[5] < 2000, "{case}");
+        assert!(took[4] < 100, "{case}");
+        let state = pair.world.state(&pair.ends[0]);
+        assert_eq!(state, Some(QpState::Rts), "it still waits: {case}");
+    }
+}
