@@ -266,11 +266,6 @@ fn paths_are_listed_with_what_is_known_of_them() {
     assert_eq!(path(&t).outward.in_flight, 0);
 }
 
-/// Which opcodes leave now.
-fn opcodes(t: &mut Script) -> Vec<Opcode> {
-    t.sent().iter().map(|packet| packet.headers.body.opcode()).collect()
-}
-
 #[test]
 fn a_qp_that_waits_for_a_receive_of_its_peer_keeps_no_other_qp_waiting() {
     let mut t = Script::new();
@@ -286,10 +281,10 @@ fn a_qp_that_waits_for_a_receive_of_its_peer_keeps_no_other_qp_waiting() {
     t.receive(&[rnr(31, 200, 0)]);
     t.another(QpType::Rc, None);
     t.post(1, SendOp::Write { remote_addr: 0x7000, rkey: Rkey(1), imm: None }, &[t.sge(0, 1024)]);
-    let mut sent = opcodes(&mut t);
+    let mut sent = t.sent_opcodes();
     // What the peer has dropped may have to leave the path first.
     t.wait(30 * US);
-    sent.extend(opcodes(&mut t));
+    sent.extend(t.sent_opcodes());
     let write = [Opcode::RC_WRITE_FIRST, Opcode::RC_WRITE_MIDDLE, Opcode::RC_WRITE_MIDDLE];
     // CONG-032
     assert_eq!(sent, [&write[..], &[Opcode::RC_WRITE_LAST]].concat());

@@ -479,8 +479,7 @@ fn a_peer_that_keeps_to_the_standard_gets_no_becn() {
 fn the_first_gap_asks_a_peer_of_which_nothing_is_known() {
     let after_a_gap = |mut t: Script| {
         receive_writes(&mut t, &[101]);
-        let opcode = |packet: &Pkt| packet.headers.body.opcode();
-        t.sent().iter().map(opcode).collect::<Vec<Opcode>>()
+        t.sent_opcodes()
     };
     // The question and the NAK.
     let uniform = Script::uniform(QpType::Rc);

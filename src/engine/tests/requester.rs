@@ -51,8 +51,7 @@ fn a_long_send_is_cut_at_the_mtu_and_gathered_from_its_list() {
 fn a_message_that_fills_its_packets_has_no_empty_last_one() {
     let mut t = Script::new();
     t.post(1, SEND, &[t.sge(0, 512)]);
-    let opcodes: Vec<_> = t.sent().iter().map(|p| p.headers.body.opcode()).collect();
-    assert_eq!(opcodes, [Opcode::RC_SEND_FIRST, Opcode::RC_SEND_LAST]);
+    assert_eq!(t.sent_opcodes(), [Opcode::RC_SEND_FIRST, Opcode::RC_SEND_LAST]);
 }
 
 #[test]
@@ -479,9 +478,8 @@ fn a_write_whose_immediate_data_was_refused_goes_on_with_its_last_packet_alone()
     t.expect(pkt(Opcode::RC_WRITE_LAST_IMM, 202).payload(&[0; 88]).imm(9).ack_req());
     t.expect_nothing();
     t.receive(&[ack(202, 1)]);
-    let opcodes: Vec<_> = t.sent().iter().map(|sent| sent.headers.body.opcode()).collect();
     let expected = [Opcode::RC_WRITE_FIRST, Opcode::RC_WRITE_MIDDLE, Opcode::RC_WRITE_LAST_IMM];
-    assert_eq!(opcodes, expected);
+    assert_eq!(t.sent_opcodes(), expected);
 }
 
 #[test]

@@ -97,9 +97,8 @@ fn a_write_with_immediate_names_its_whole_range_in_its_first_packet() {
     let mut t = Script::uniform(QpType::Rc);
     let op = SendOp::Write { remote_addr: REMOTE, rkey: Rkey(KEY), imm: Some(9) };
     t.post(1, op, &[t.sge(0, 513)]);
-    let opcodes: Vec<Opcode> = t.sent().iter().map(|sent| sent.headers.body.opcode()).collect();
     let (first, middle) = (Opcode::RC_WRITE_FIRST, Opcode::RC_WRITE_MIDDLE);
-    assert_eq!(opcodes, [first, middle, Opcode::RC_WRITE_LAST_IMM]);
+    assert_eq!(t.sent_opcodes(), [first, middle, Opcode::RC_WRITE_LAST_IMM]);
 }
 
 #[test]
@@ -138,8 +137,7 @@ fn a_short_read_is_asked_for_in_parts_whose_answers_are_all_of_one_size() {
 fn an_unreliable_write_stays_one_message() {
     let mut t = Script::uniform(QpType::Uc);
     t.post(1, WRITE, &[t.sge(0, 257)]);
-    let opcodes: Vec<Opcode> = t.sent().iter().map(|sent| sent.headers.body.opcode()).collect();
-    assert_eq!(opcodes, [Opcode::UC_WRITE_FIRST, Opcode::UC_WRITE_LAST]);
+    assert_eq!(t.sent_opcodes(), [Opcode::UC_WRITE_FIRST, Opcode::UC_WRITE_LAST]);
 }
 
 #[test]
@@ -200,7 +198,7 @@ fn a_write_that_began_is_sent_to_its_end_in_sqd() {
 fn opcodes_of_a_new_qp(t: &mut Script) -> Vec<Opcode> {
     t.another(QpType::Rc, None);
     t.post(1, WRITE, &[t.sge(0, 257)]);
-    t.sent().iter().map(|sent| sent.headers.body.opcode()).collect()
+    t.sent_opcodes()
 }
 
 #[test]

@@ -220,7 +220,7 @@ fn opcodes_of_the_answer(mut t: Script, resv7: u8) -> Vec<Opcode> {
     let mut request = peers_request(&t, 100, 513);
     request.headers.bth.resv7 = resv7;
     t.receive(&[request]);
-    t.sent().iter().map(|sent| sent.headers.body.opcode()).collect()
+    t.sent_opcodes()
 }
 
 #[test]

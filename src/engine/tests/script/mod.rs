@@ -721,6 +721,11 @@ impl Script {
         self.sent.drain(..).map(|(_, packet)| packet).collect()
     }
 
+    /// The opcodes of all packets that the device sends now.
+    pub fn sent_opcodes(&mut self) -> Vec<Opcode> {
+        self.sent().iter().map(|packet| packet.headers.body.opcode()).collect()
+    }
+
     fn drain(&mut self) {
         loop {
             let mut tx = TxBatch::new(TxLimits::SINGLE, 1 << 18);

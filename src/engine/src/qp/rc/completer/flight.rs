@@ -62,13 +62,15 @@ pub(super) fn settle_flight<H>(
         Some(Sample::Exact(sample)) => Some(sample),
         Some(Sample::AtMost(_)) | None => None,
     };
-    let (gone, mut has_moved) = (gone.map(u64::from), false);
+    let mut has_moved = false;
     let least = path_of_qp.round_trip.least();
     for direction in [Direction::Outward, Direction::Inward] {
         let lane = path_of_qp.lane_mut(direction);
         let at = direction as usize;
-        has_moved |= delivered[at] + lost[at] + gone[at] + forgotten[at] > 0;
-        lane.forget(gone[at]);
+        has_moved |= delivered[at] + lost[at] + forgotten[at] > 0 || gone[at] > 0;
+        if gone[at] > 0 {
+            lane.forget(gone[at].into());
+        }
         if lost[at] > 0 {
             let lost = Lost { bytes: lost[at], is_rewound: forgotten[at] > 0 };
             cuts[at] = lane.on_lost(now, lost);
