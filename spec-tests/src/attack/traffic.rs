@@ -4,7 +4,7 @@ use super::program::{CAPS, Program, Qp};
 use super::strangers::elsewhere;
 use super::{Attack, Result, Setting, VICTIMS_GROUP, forever, program, wait};
 use rustix::process::{Signal, getpid, kill_process};
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 use urxe_shm::control::{Backing, QpCaps, Request, WhyCopied};
 use urxe_shm::memory::region::create_memfd;
@@ -28,6 +28,11 @@ pub(super) const ATTACKS: &[Attack] = &[
         "closed-port",
         closed_port,
         "sends to a host that has no RoCE port, which says so by ICMP each time",
+    ),
+    Attack::new(
+        "gone-peers",
+        gone_peers,
+        "writes to QPs that are not there, where others write to",
     ),
 ];
 
@@ -171,9 +176,17 @@ fn greedy_reads(setting: &Setting, ready: &mut dyn FnMut()) -> Result {
 }
 
 fn closed_port(setting: &Setting, ready: &mut dyn FnMut()) -> Result {
-    let nobody = elsewhere(setting);
+    write_to_nobody(setting, elsewhere(setting), 4096, ready)
+}
+
+fn gone_peers(setting: &Setting, ready: &mut dyn FnMut()) -> Result {
+    write_to_nobody(setting, setting.addrs[1], 65_536, ready)
+}
+
+/// WRITEs of a length to QPs of a host that are not there, again and again.
+fn write_to_nobody(setting: &Setting, host: IpAddr, len: u32, ready: &mut dyn FnMut()) -> Result {
     let mut program = program(setting)?;
-    let (source, _memfd) = program.shared_mr(4096)?;
+    let (source, _memfd) = program.shared_mr(len.into())?;
     let mut qps = Vec::new();
     for _ in 0..setting.many(500, 50) {
         qps.push(program.create_qp(QpType::Rc, CAPS, None)?);
@@ -181,9 +194,9 @@ fn closed_port(setting: &Setting, ready: &mut dyn FnMut()) -> Result {
     let mut is_ready = false;
     forever(|| {
         for qp in &mut qps {
-            program.connect(qp, nobody, Qpn::new(0x123))?;
+            program.connect(qp, host, Qpn::new(0x123))?;
             for _ in 0..CAPS.max_send_wr {
-                program.write(qp, &source, &source, 0, 4096);
+                program.write(qp, &source, &source, 0, len);
             }
         }
         if !std::mem::replace(&mut is_ready, true) {

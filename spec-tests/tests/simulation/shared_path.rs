@@ -7,7 +7,7 @@ use urxe_engine::{Counter, PdId};
 use urxe_port::Chance;
 use urxe_spec_tests::simulation::plan::PlannedSend;
 use urxe_spec_tests::simulation::queues::send_wqe;
-use urxe_spec_tests::simulation::world::{EndAttr, World, everything};
+use urxe_spec_tests::simulation::world::{End, EndAttr, Mr, World, everything};
 use urxe_types::{Access, Extra, Lkey, QpState, SendOp, Sge};
 
 /// Of another program.
@@ -19,25 +19,50 @@ const LEN: usize = 65_536;
 /// Of the path.
 const ROUND_TRIP: Duration = Duration::from_micros(20);
 
-/// How long the first message of another QP takes.
-fn message_of_another(world: &mut World, operation: Operation, attr: EndAttr) -> Duration {
-    let local = world.nodes[0].reg_mr(PD, 0, Access::LOCAL_WRITE, vec![0; LEN]);
-    let remote = world.nodes[1].reg_mr(PD, 0, everything(), vec![0; LEN]);
-    let ends = [0, 1].map(|node| {
-        let cq = world.nodes[node].host.add_cq(1);
-        world.create_qp(node, PD, (cq, cq), (1, 1))
-    });
-    world.connect(&ends, &[attr.clone(), attr], MTU);
-    let sge = Sge { addr: local.addr, length: LEN as u32, lkey: Lkey(local.key) };
-    let wqe = send_wqe(1, operation.on(&remote), vec![sge]);
-    world.post_send(&ends[0], &PlannedSend::new(wqe, LEN));
-    world.ring(&ends[0]);
-    let begun = world.now();
-    while world.nodes[0].host.cq(ends[0].send_cq).poll().is_none() {
-        world.step(begun + LIMIT);
-        assert!(world.now() < begun + LIMIT, "stuck");
+/// Another QP, which has MRs of [`LEN`] bytes.
+struct Another {
+    end: End,
+    peer: End,
+    local: Mr,
+    remote: Mr,
+}
+
+impl Another {
+    fn new(world: &mut World, attr: &EndAttr, depth: usize) -> Another {
+        let local = world.nodes[0].reg_mr(PD, 0, Access::LOCAL_WRITE, vec![0; LEN]);
+        let remote = world.nodes[1].reg_mr(PD, 0, everything(), vec![0; LEN]);
+        let ends = [0, 1].map(|node| {
+            let cq = world.nodes[node].host.add_cq(depth);
+            world.create_qp(node, PD, (cq, cq), (depth, 1))
+        });
+        world.connect(&ends, &[attr.clone(), attr.clone()], MTU);
+        let [end, peer] = ends;
+        Another { end, peer, local, remote }
     }
-    world.now() - begun
+
+    fn post(&self, world: &mut World, operation: Operation) {
+        let Another { end, local, remote, .. } = self;
+        let sge = Sge { addr: local.addr, length: LEN as u32, lkey: Lkey(local.key) };
+        let wqe = send_wqe(1, operation.on(remote), vec![sge]);
+        world.post_send(end, &PlannedSend::new(wqe, LEN));
+        world.ring(end);
+    }
+
+    /// How long a message takes.
+    fn message(&self, world: &mut World, operation: Operation) -> Duration {
+        self.post(world, operation);
+        let begun = world.now();
+        while world.nodes[0].host.cq(self.end.send_cq).poll().is_none() {
+            world.step(begun + LIMIT);
+            assert!(world.now() < begun + LIMIT, "stuck");
+        }
+        world.now() - begun
+    }
+}
+
+/// How long the first message of another QP takes.
+fn message_of_another(world: &mut World, operation: Operation, attr: &EndAttr) -> Duration {
+    Another::new(world, attr, 1).message(world, operation)
 }
 
 /// Lets time pass.
@@ -71,7 +96,7 @@ fn sends_that_wait_for_a_receive_keep_no_other_program_waiting() {
         pair.world.ring(&pair.ends[0]);
         pass(&mut pair.world, Duration::from_millis(1));
         assert_eq!(pair.count(0, Counter::RnrNaksReceived), 1);
-        let took = message_of_another(&mut pair.world, Operation::Write, attr.clone());
+        let took = message_of_another(&mut pair.world, Operation::Write, &attr);
         assert!(took < Duration::from_micros(100), "{took:?} beside SENDs of {len} bytes");
     }
 }
@@ -92,7 +117,7 @@ fn requests_to_a_qp_that_has_gone_keep_no_other_program_waiting() {
         pair.world.ring(&pair.ends[0]);
         let mut took = [50, 1_000, 3_000, 60_000, 5_000, 50_000].map(|pause| {
             pass(&mut pair.world, Duration::from_micros(pause));
-            message_of_another(&mut pair.world, operation, attr.clone()).as_micros()
+            message_of_another(&mut pair.world, operation, &attr).as_micros()
         });
         let case = format!("{operation:?} of {len} bytes, {loss} % lost before: {took:?} us");
         took.sort_unstable();
@@ -102,5 +127,29 @@ fn requests_to_a_qp_that_has_gone_keep_no_other_program_waiting() {
         assert!(took[4] < 100, "{case}");
         let state = pair.world.state(&pair.ends[0]);
         assert_eq!(state, Some(QpState::Rts), "it still waits: {case}");
+    }
+}
+
+/// CONG-035, CONG-036. They are sent to at once, and again after each ACK timeout.
+#[test]
+fn however_many_qps_have_no_peer_one_that_has_goes_on() {
+    let attr = EndAttr::generous();
+    for operation in [Operation::Write, Operation::Read] {
+        let mut world = after_loss(&attr, operation, LEN, 0.0).world;
+        let one = Another::new(&mut world, &attr, 1);
+        one.message(&mut world, operation);
+        for _ in 0..200 {
+            let another = Another::new(&mut world, &attr, 16);
+            assert!(world.nodes[1].device.destroy_qp(another.peer.qpn));
+            (0..16).for_each(|_| another.post(&mut world, operation));
+        }
+        let mut took: Vec<_> = (0..400)
+            .map(|_| {
+                pass(&mut world, Duration::from_millis(1));
+                one.message(&mut world, operation).as_micros()
+            })
+            .collect();
+        took.sort_unstable();
+        assert!(took[370] < 100 && took[399] < 3000, "{operation:?}: {:?} us", &took[350..]);
     }
 }

@@ -290,6 +290,40 @@ fn a_qp_that_waits_for_a_receive_of_its_peer_keeps_no_other_qp_waiting() {
     assert_eq!(sent, [&write[..], &[Opcode::RC_WRITE_LAST]].concat());
 }
 
+#[test]
+fn a_qp_whose_peer_is_silent_beside_others_sends_its_oldest_packet_alone() {
+    let psns = |t: &mut Script| -> Vec<u32> {
+        t.sent().iter().map(|packet| packet.headers.bth.psn.get()).collect()
+    };
+    let mut t = Script::probing_after(1000 * US, usual());
+    let silent = t.qpn;
+    (1..=3).for_each(|wr_id| t.post(wr_id, SEND, &[]));
+    assert_eq!(psns(&mut t), [200, 201, 202]);
+    t.wait(1000 * US);
+    assert_eq!(psns(&mut t), [200]);
+    t.another(QpType::Rc, None);
+    t.post(1, SEND, &[]);
+    t.sent();
+    t.receive(&[ack(200, 1)]);
+    t.select(silent);
+    t.wait(2000 * US);
+    assert_eq!(psns(&mut t), [200]);
+    // CONG-033
+    assert_eq!(path(&t).outward.in_flight, 0);
+    t.post(4, SEND, &[]);
+    t.expect_nothing();
+    for _ in 0..2 {
+        t.wait(ACK_TIMEOUT);
+        // CONG-036
+        assert_eq!(psns(&mut t), [200]);
+        assert_eq!((path(&t).outward.in_flight, path(&t).outward.last_cut), (0, None));
+    }
+    assert!(t.counted(Counter::AckTimeouts) > 0);
+    t.receive(&[ack(200, 1)]);
+    assert_eq!(psns(&mut t), [201, 202, 203]);
+    assert!(path(&t).outward.in_flight > 0);
+}
+
 /// A READ of 64 packets is asked for, whose answers have PSNs from 200 on. Returns what one of them
 /// takes in flight.
 fn read_of_64(t: &mut Script) -> u64 {

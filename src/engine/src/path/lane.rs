@@ -2,9 +2,9 @@
 
 use super::congestion::{Congestion, Delivered, Lost};
 use super::info::{CutCause, Held};
+use super::waiting::{Turn, Waiting};
 use crate::limits::LANE_TURN_BYTES;
 use crate::tuning::CongestionControl;
-use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 use urxe_types::Qpn;
 
@@ -15,10 +15,14 @@ use urxe_types::Qpn;
 #[derive(Debug)]
 pub(crate) struct Lane {
     in_flight: u64,
+    /// The part of QPs whose peers are silent, which is not among it.
+    set_aside: u64,
+    /// Nothing was heard of the path since then: what is set aside counts as in flight.
+    is_silent: bool,
     granted: u64,
     /// QPs that are held, in the order of their turns. One that has gone meanwhile, or has nothing
     /// to send any more, gives its turn back.
-    waiting: VecDeque<Qpn>,
+    waiting: Waiting,
     /// One packet more than there is room for may go, or has gone.
     trial: Option<Trial>,
     /// When the pace allows the next packet.
@@ -78,8 +82,10 @@ impl Lane {
     pub(super) fn new(control: CongestionControl, first_window: Option<u64>) -> Lane {
         Lane {
             in_flight: 0,
+            set_aside: 0,
+            is_silent: false,
             granted: 0,
-            waiting: VecDeque::new(),
+            waiting: Waiting::default(),
             trial: None,
             next_at: None,
             leaving: None,
@@ -138,13 +144,19 @@ impl Lane {
 
     /// Whether there is room for so many bytes while others leave the path.
     fn has_room(&self, leaving: u64, bytes: u64) -> bool {
-        let taken = self.in_flight + self.granted;
+        let taken = self.taken();
         taken == 0 || taken + leaving + bytes <= self.window()
+    }
+
+    /// Bytes that leave no room for others.
+    fn taken(&self) -> u64 {
+        let set_aside = if self.is_silent { self.set_aside } else { 0 };
+        self.in_flight + self.granted + set_aside
     }
 
     /// Bytes that there is room for beside what is in flight.
     pub(crate) fn room(&self, now: Instant) -> u64 {
-        self.window().saturating_sub(self.in_flight + self.granted + self.leaving(now))
+        self.window().saturating_sub(self.taken() + self.leaving(now))
     }
 
     /// Whether each packet may be one too many at this moment, however much room there is.
@@ -152,9 +164,9 @@ impl Lane {
         self.next_at.is_some() || self.congestion.rate().is_some()
     }
 
-    /// A QP waits for its turn; it stands here once.
-    pub(crate) fn wait(&mut self, qpn: Qpn) {
-        self.waiting.push_back(qpn);
+    /// A QP waits for its turn, whose peer answers or is not known to; it stands here once.
+    pub(crate) fn wait(&mut self, qpn: Qpn, is_answered: bool) {
+        self.waiting.push(Turn { qpn, is_answered });
         // CONG-014
         match self.held() {
             Held::Nothing => {}
@@ -165,20 +177,25 @@ impl Lane {
 
     /// The QP whose turn it is, and how much it may send; `None` if there is no room now.
     pub(super) fn release(&mut self, now: Instant) -> Option<(Qpn, u64)> {
-        let bytes = match self.admits_repeat(now, 1) {
-            true => self.room(now).clamp(1, self.congestion.train(LANE_TURN_BYTES)),
-            // As a packet may be more than it was released for, it is one.
-            false if self.is_trial_due() => 1,
+        let has_room = self.admits_repeat(now, 1);
+        let turn = match has_room {
+            true => self.waiting.pop()?,
+            false if self.is_trial_due() => self.waiting.pop_answered_first()?,
             false => return None,
         };
-        let qpn = self.waiting.pop_front()?;
+        let bytes = match has_room {
+            true => self.room(now).clamp(1, self.congestion.train(LANE_TURN_BYTES)),
+            // As a packet may be more than it was released for, it is one.
+            false => 1,
+        };
         self.granted += bytes;
-        Some((qpn, bytes))
+        Some((turn.qpn, bytes))
     }
 
-    /// Lets one packet more go than there is room for, if any waits and none was allowed for so
-    /// long.
-    pub(crate) fn allow_trial(&mut self, now: Instant, pause: Duration) {
+    /// A QP's peer is silent, and nothing was heard of others either. One packet more may go than
+    /// there is room for, if any waits and none was allowed for so long.
+    pub(crate) fn on_silence(&mut self, now: Instant, pause: Duration) {
+        self.is_silent = true;
         if self.is_waited_for() && self.trial.is_none_or(|trial| trial.allowed_at + pause <= now) {
             self.trial = Some(Trial { allowed_at: now, has_gone: false });
         }
@@ -188,14 +205,17 @@ impl Lane {
         self.granted == 0 && self.trial.is_some_and(|trial| !trial.has_gone)
     }
 
-    /// Bytes in flight count no more, until they are [counted again](Self::count_again).
+    /// Bytes in flight count only while the path is silent, until they are
+    /// [counted again](Self::count_again).
     pub(crate) fn set_aside(&mut self, bytes: u64) {
         self.in_flight -= bytes;
+        self.set_aside += bytes;
     }
 
     /// Bytes that were set aside count as in flight.
     pub(crate) fn count_again(&mut self, bytes: u64) {
         self.in_flight += bytes;
+        self.set_aside -= bytes;
     }
 
     /// When a QP that waits for the pace alone can go on.
@@ -203,7 +223,7 @@ impl Lane {
         if self.waiting.is_empty() || !self.has_room(0, 1) {
             return None;
         }
-        let room = self.window().saturating_sub(self.in_flight + self.granted + 1);
+        let room = self.window().saturating_sub(self.taken() + 1);
         self.next_at.max(self.leaving.map(|leaving| leaving.at_most(room)))
     }
 
@@ -236,6 +256,7 @@ impl Lane {
     pub(crate) fn on_delivered(&mut self, now: Instant, delivered: Delivered) -> Option<CutCause> {
         self.first_window = None;
         self.trial = None;
+        self.is_silent = false;
         let cut = self.congestion.on_delivered(now, self.in_flight, delivered);
         self.in_flight -= delivered.bytes;
         cut
@@ -294,11 +315,11 @@ mod tests {
             assert!(lane.admits(now, TRAIN), "train {train}");
             lane.on_sent(now, TRAIN, 1024, 0);
             assert!(!lane.admits(now, 1), "train {train}");
-            lane.wait(Qpn::new(17));
+            lane.wait(Qpn::new(17), true);
             let next = (train < u64::from(LEAVING_STEPS)).then_some(now + 100 * US);
             assert_eq!(lane.released_at(), next);
             assert_eq!(lane.release(now), None);
-            lane.waiting.clear();
+            lane.waiting = Waiting::default();
             now += 100 * US;
         }
     }
@@ -318,7 +339,7 @@ mod tests {
     fn a_turn_is_no_larger_than_the_room_beside_bytes_that_leave_the_path() {
         let (mut lane, now) = filled();
         lane.on_rewound(now, INITIAL_WINDOW, Some(800 * US));
-        lane.wait(Qpn::new(17));
+        lane.wait(Qpn::new(17), true);
         assert_eq!(lane.release(now), Some((Qpn::new(17), TRAIN)));
     }
 
@@ -327,7 +348,7 @@ mod tests {
         let (mut lane, now) = filled();
         lane.on_rewound(now, INITIAL_WINDOW, Some(Duration::from_nanos(3)));
         lane.on_sent(now, TRAIN, 1024, 0);
-        lane.wait(Qpn::new(17));
+        lane.wait(Qpn::new(17), true);
         assert_eq!(lane.release(now), None);
         assert!(lane.released_at() > Some(now));
     }
@@ -336,33 +357,41 @@ mod tests {
     fn a_trial_is_one_packet_more_than_there_is_room_for_and_no_other_until_a_pause_is_over() {
         let (mut lane, now) = filled();
         let [one, other] = [17, 18].map(Qpn::new);
-        lane.allow_trial(now, 100 * US);
-        lane.wait(one);
+        lane.on_silence(now, 100 * US);
+        lane.wait(one, true);
         assert_eq!(lane.release(now), None, "when it was allowed nobody waited");
-        lane.wait(other);
-        lane.allow_trial(now, 100 * US);
+        lane.wait(other, true);
+        lane.on_silence(now, 100 * US);
         // Who has no use for it leaves it to the next.
         assert_eq!(lane.release(now), Some((one, 1)));
         assert_eq!(lane.release(now), None);
         lane.give_back(1);
         assert_eq!(lane.release(now), Some((other, 1)));
         lane.on_sent(now, 1088, 1088, 1);
-        lane.wait(one);
+        lane.wait(one, true);
         let before = now + 99 * US;
-        lane.allow_trial(before, 100 * US);
+        lane.on_silence(before, 100 * US);
         assert_eq!(lane.release(before), None);
-        lane.allow_trial(now + 100 * US, 100 * US);
+        lane.on_silence(now + 100 * US, 100 * US);
         assert_eq!(lane.release(now + 100 * US), Some((one, 1)));
     }
 
     #[test]
-    fn a_flight_set_aside_leaves_room_until_it_is_counted_again() {
+    fn a_flight_set_aside_leaves_room_while_others_are_answered() {
         let (mut lane, now) = filled();
         assert!(!lane.admits(now, 1));
         lane.set_aside(INITIAL_WINDOW);
         assert!(lane.admits(now, INITIAL_WINDOW));
-        lane.count_again(INITIAL_WINDOW);
+        lane.on_silence(now, 100 * US);
         assert!(!lane.admits(now, 1));
+        let (bytes, packets, round_trip) = (1088, 1, Some(20 * US));
+        lane.on_sent(now, bytes, bytes, 0);
+        let (is_marked, delays_others) = (false, false);
+        let delivered = Delivered { bytes, packets, is_marked, round_trip, delays_others };
+        lane.on_delivered(now, delivered);
+        assert!(lane.admits(now, INITIAL_WINDOW));
+        lane.count_again(INITIAL_WINDOW);
+        assert!(!lane.admits(now, INITIAL_WINDOW));
     }
 
     /// Where each packet takes more than a round trip of the pace.

@@ -14,6 +14,7 @@ mod lane;
 mod least;
 mod peer;
 mod round_trip;
+mod waiting;
 
 pub(crate) use congestion::{Delivered, Lost};
 use delayed::Delayed;

@@ -459,10 +459,11 @@ impl Rc {
             if let Some(probed) = requester.send_probe(cx, sq, tx, path, route, is_refused) {
                 completer.on_probed(probed);
             }
-            let is_cut_short = requester.send_repeats(cx, sq, tx, path, route, budget);
+            let is_held = completer.is_silent_beside_others(cx, path);
+            let is_cut_short = !is_held && requester.send_repeats(cx, sq, tx, path, route, budget);
             completer.on_repeated(cx.now, sq, &cx.paths.get(path).round_trip);
-            if is_cut_short {
-                Ok(true)
+            if is_held || is_cut_short {
+                Ok(is_cut_short)
             } else {
                 let limits = Limits { mtu: route.mtu, max_rd_atomic: requester.max_rd_atomic() };
                 sq.transmit(cx, tx, budget, limits, |sq, cx, tx, most| {
@@ -480,11 +481,11 @@ impl Rc {
 }
 
 impl Sender {
-    /// What a silent peer has not answered counts no more for the path, while others on it are
-    /// answered: these are not to wait for it.
+    /// What a silent peer has not answered counts no more for the path, unless that is silent as
+    /// well: others are not to wait for it.
     fn set_aside<H>(&mut self, cx: &mut Cx<'_, H>, sq: &SendQueue, path: PathId) {
         // CONG-033
-        if self.completer.is_silent_beside_others() {
+        if self.completer.is_silent() {
             self.requester.set_aside(cx.paths.get_mut(path), sq.in_flight());
             cx.paths.look_at(path);
         }

@@ -145,7 +145,7 @@ impl Requester {
         let bytes = pending.bytes(packet..end);
         let (now, qpn) = (cx.now, cx.qp.qpn);
         // RC-REQ-029
-        if !self.turns.admit(lane, direction, now, qpn, bytes) {
+        if !self.turns.admit(lane, direction, now, bytes, qpn, allowance.is_answered) {
             cx.paths.look_at(path);
             return Err(Blocked::Wait);
         }
@@ -248,7 +248,8 @@ impl Requester {
             // REPAIR-062: they count as in flight, and will not come before it does.
             let holds_up_answers = psn == sq.una() && sq.has_kept();
             if !holds_up_answers && !self.turns.may_repeat(lane, direction, cx.now, bytes) {
-                self.turns.wait(lane, direction, cx.qp.qpn);
+                // That it was lost is known by an answer.
+                self.turns.wait(lane, direction, cx.qp.qpn, true);
                 cx.paths.look_at(path);
                 break;
             }

@@ -21,13 +21,14 @@ impl Turns {
         lane: &mut Lane,
         direction: Direction,
         now: Instant,
-        qpn: Qpn,
         bytes: u64,
+        qpn: Qpn,
+        is_answered: bool,
     ) -> bool {
         if self.may_follow(lane, direction, now, bytes) {
             return true;
         }
-        self.wait(lane, direction, qpn);
+        self.wait(lane, direction, qpn, is_answered);
         false
     }
 
@@ -69,10 +70,16 @@ impl Turns {
         (room / bytes).clamp(1, u64::from(u32::MAX)) as u32
     }
 
-    /// The QP waits for its turn.
-    pub(super) fn wait(&mut self, lane: &mut Lane, direction: Direction, qpn: Qpn) {
+    /// The QP waits for its turn, whose peer answers or is not known to.
+    pub(super) fn wait(
+        &mut self,
+        lane: &mut Lane,
+        direction: Direction,
+        qpn: Qpn,
+        is_answered: bool,
+    ) {
         if !std::mem::replace(&mut self.is_waiting[direction as usize], true) {
-            lane.wait(qpn);
+            lane.wait(qpn, is_answered);
         }
     }
 

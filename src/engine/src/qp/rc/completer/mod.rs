@@ -183,7 +183,14 @@ impl Completer {
                     cx.count(Counter::AckTimeouts, 1);
                     result = self.lose_try(cx, Cause::AckTimeout);
                     if result.is_ok() {
-                        self.go_back(sq, Counter::AckTimeouts);
+                        match self.is_silent_beside_others(cx, path) {
+                            // CONG-036
+                            true => {
+                                self.rewind(sq, Counter::AckTimeouts);
+                                is_to_probe = true;
+                            }
+                            false => self.go_back(sq, Counter::AckTimeouts),
+                        }
                         // RFC 2018: it may have let go what it had.
                         sq.distrust_arrived();
                     }
@@ -202,19 +209,15 @@ impl Completer {
     }
 
     /// A probe is due. While the peer answers none, what the QP has in flight keeps others waiting
-    /// only until it is known that these are answered.
+    /// only as long as nothing is heard of these either, and one of them tries.
     fn note_silence<H>(&mut self, cx: &mut Cx<'_, H>, path: PathId) {
-        let now = cx.now;
         let path_now = cx.paths.get_mut(path);
-        self.retry.note_silence(path_now.heard());
-        if !self.retry.is_silent() || self.retry.is_silent_beside_others() {
-            return;
+        if self.retry.note_silence(path_now.heard()) {
+            let pause = self.retry.probe_interval(&path_now.round_trip) / 2;
+            for direction in [Direction::Outward, Direction::Inward] {
+                path_now.lane_mut(direction).on_silence(cx.now, pause);
+            }
         }
-        let pause = self.retry.probe_interval(&path_now.round_trip) / 2;
-        for direction in [Direction::Outward, Direction::Inward] {
-            path_now.lane_mut(direction).allow_trial(now, pause);
-        }
-        cx.paths.look_at(path);
     }
 
     /// Whether the peer leaves probes unanswered.
@@ -222,9 +225,9 @@ impl Completer {
         self.retry.is_silent()
     }
 
-    /// Whether the peer is silent while others on the path are answered.
-    pub(super) fn is_silent_beside_others(&self) -> bool {
-        self.retry.is_silent_beside_others()
+    /// Whether it does so while others on the path are answered: then nothing but probes is sent.
+    pub(super) fn is_silent_beside_others<H>(&self, cx: &Cx<'_, H>, path: PathId) -> bool {
+        self.retry.is_silent_beside_others(cx.paths.get(path).heard())
     }
 
     /// Whether a late answer means that the peer has lost what was under way, and keeps nothing of
@@ -543,10 +546,15 @@ impl Completer {
         Ok(())
     }
 
-    /// Everything is sent again, after this was counted.
+    /// The oldest packet was lost, and everything is sent again, after this was counted.
     fn go_back(&mut self, sq: &mut SendQueue, counted: Counter) {
-        sq.repeat_after(counted);
         sq.mark_lost(sq.una());
+        self.rewind(sq, counted);
+    }
+
+    /// Everything is sent again, after this was counted.
+    fn rewind(&mut self, sq: &mut SendQueue, counted: Counter) {
+        sq.repeat_after(counted);
         sq.rewind();
         self.retry.on_rewind(sq.una());
     }

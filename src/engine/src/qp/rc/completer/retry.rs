@@ -48,8 +48,8 @@ pub(super) struct Retry {
     probes: u8,
     /// What the path had [heard](crate::path::Path::heard) at the first of them.
     heard: u16,
-    /// It has heard something since.
-    others_are_answered: bool,
+    /// The peer has answered since the last ACK timeout.
+    is_answered: bool,
     /// A packet whose acknowledgement is being timed.
     timed: Option<Timed>,
     /// The last probe.
@@ -85,7 +85,7 @@ impl Retry {
             timeouts: 0,
             probes: 0,
             heard: 0,
-            others_are_answered: false,
+            is_answered: false,
             timed: None,
             probed: None,
             late: None,
@@ -103,6 +103,7 @@ impl Retry {
         Allowance {
             may_send: self.readiness.may_send(),
             is_next_the_last: self.readiness.is_next_the_last(),
+            is_answered: self.is_answered,
         }
     }
 
@@ -172,12 +173,13 @@ impl Retry {
         }
     }
 
-    /// Another probe is due, and its path has heard so much until now.
-    pub(super) fn note_silence(&mut self, heard: u16) {
-        match self.probes {
-            1 => self.heard = heard,
-            _ => self.others_are_answered |= self.heard != heard,
+    /// Another probe is due, and its path has heard so much until now. Returns whether the peer is
+    /// silent, and nothing was heard of others either.
+    pub(super) fn note_silence(&mut self, heard: u16) -> bool {
+        if self.probes == 1 {
+            self.heard = heard;
         }
+        self.is_silent() && self.heard == heard
     }
 
     /// Whether the peer leaves probes unanswered.
@@ -185,15 +187,15 @@ impl Retry {
         self.probes > 1
     }
 
-    /// Whether it does so while others on the path are answered.
-    pub(super) fn is_silent_beside_others(&self) -> bool {
-        self.others_are_answered
+    /// Whether it does so while something is heard of others.
+    pub(super) fn is_silent_beside_others(&self, heard: u16) -> bool {
+        self.is_silent() && self.heard != heard
     }
 
     fn end_silence(&mut self) {
         self.timeouts = 0;
         self.probes = 0;
-        self.others_are_answered = false;
+        self.is_answered = true;
     }
 
     /// Whether the probe that is due is the first since there was progress.
@@ -393,6 +395,7 @@ impl Retry {
         }
         if self.ack_deadline.is_some_and(|at| at <= now) {
             self.timeouts = self.timeouts.saturating_add(1);
+            self.is_answered = false;
             self.ack_deadline = self.ack_deadline_from(now, round_trip);
             return Some(Expired::Ack);
         }
@@ -476,23 +479,23 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_is_silent_from_the_second_probe_on_and_beside_others_if_these_were_answered() {
+    fn a_peer_is_silent_from_the_second_probe_on_and_the_path_if_nothing_is_heard_of_it() {
         let (mut retry, round_trip) = (retry(ack_timeout(20), MS), known(MS));
         let mut now = Instant::now();
         let mut probe = |retry: &mut Retry, heard| {
             retry.arm(now, &round_trip);
             now = retry.deadline().unwrap();
             assert_eq!(retry.expire(now, &round_trip), Some(Expired::Probe));
-            retry.note_silence(heard);
-            (retry.is_silent(), retry.is_silent_beside_others())
+            let path_is_silent = retry.note_silence(heard);
+            (retry.is_silent(), path_is_silent)
         };
         assert_eq!(probe(&mut retry, 65_535), (false, false));
-        assert_eq!(probe(&mut retry, 65_535), (true, false));
-        assert_eq!(probe(&mut retry, 0), (true, true));
-        assert_eq!(probe(&mut retry, 0), (true, true));
+        assert_eq!(probe(&mut retry, 65_535), (true, true));
+        assert_eq!(probe(&mut retry, 0), (true, false));
         retry.on_progress(Instant::now(), false, &round_trip);
-        assert_eq!((retry.is_silent(), retry.is_silent_beside_others()), (false, false));
-        assert_eq!(probe(&mut retry, 1), (false, false), "what was heard before says nothing");
+        assert!(!retry.is_silent());
+        assert_eq!(probe(&mut retry, 1), (false, false));
+        assert_eq!(probe(&mut retry, 1), (true, true), "what was heard before says nothing");
     }
 
     #[test]
