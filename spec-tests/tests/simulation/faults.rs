@@ -265,3 +265,10 @@ fn seed_5000010614_a_read_of_a_broken_ring_was_answered_and_did_not_complete() {
 fn seed_100765261_a_path_on_which_every_answer_was_doubtful_seemed_endless() {
     run(100_765_261, false);
 }
+
+/// Memory was unmapped that only the next repeat of the oldest packet would have shown, and that
+/// was given up without a word: the QP ran out of tries.
+#[test]
+fn seed_100002633_memory_that_had_gone_was_told_as_silence() {
+    run(100_002_633, false);
+}

@@ -17,7 +17,7 @@ pub(crate) struct Lane {
     in_flight: u64,
     /// The part of QPs whose peers are silent, which is not among it.
     set_aside: u64,
-    /// Nothing was heard of the path since then: what is set aside counts as in flight.
+    /// Nothing is heard of the path: what is set aside counts as in flight.
     is_silent: bool,
     granted: u64,
     /// QPs that are held, in the order of their turns. One that has gone meanwhile, or has nothing
@@ -42,6 +42,8 @@ pub(crate) struct Lane {
 struct Trial {
     allowed_at: Instant,
     has_gone: bool,
+    /// It was given to a QP whose peer answers.
+    is_answered: bool,
 }
 
 /// Bytes that count as in flight no more, since they are sent again, and may be on the path still.
@@ -167,6 +169,10 @@ impl Lane {
     /// A QP waits for its turn, whose peer answers or is not known to; it stands here once.
     pub(crate) fn wait(&mut self, qpn: Qpn, is_answered: bool) {
         self.waiting.push(Turn { qpn, is_answered });
+        if is_answered && let Some(trial) = self.trial.as_mut().filter(|trial| !trial.is_answered) {
+            // One whose peer may have gone as well has told nothing.
+            trial.has_gone = false;
+        }
         // CONG-014
         match self.held() {
             Held::Nothing => {}
@@ -188,17 +194,26 @@ impl Lane {
             // As a packet may be more than it was released for, it is one.
             false => 1,
         };
+        if let Some(trial) = self.trial.as_mut().filter(|_| !has_room) {
+            trial.is_answered = turn.is_answered;
+        }
         self.granted += bytes;
         Some((turn.qpn, bytes))
     }
 
     /// A QP's peer is silent, and nothing was heard of others either. One packet more may go than
-    /// there is room for, if any waits and none was allowed for so long.
+    /// there is room for, if none was allowed for so long.
     pub(crate) fn on_silence(&mut self, now: Instant, pause: Duration) {
         self.is_silent = true;
-        if self.is_waited_for() && self.trial.is_none_or(|trial| trial.allowed_at + pause <= now) {
-            self.trial = Some(Trial { allowed_at: now, has_gone: false });
+        if self.trial.is_none_or(|trial| trial.allowed_at + pause <= now) {
+            self.trial = Some(Trial { allowed_at: now, has_gone: false, is_answered: false });
         }
+    }
+
+    /// Something was heard of the path.
+    pub(super) fn on_heard(&mut self) {
+        self.is_silent = false;
+        self.trial = None;
     }
 
     fn is_trial_due(&self) -> bool {
@@ -255,8 +270,6 @@ impl Lane {
     /// Bytes in flight have arrived. Returns why the window was cut, if it was.
     pub(crate) fn on_delivered(&mut self, now: Instant, delivered: Delivered) -> Option<CutCause> {
         self.first_window = None;
-        self.trial = None;
-        self.is_silent = false;
         let cut = self.congestion.on_delivered(now, self.in_flight, delivered);
         self.in_flight -= delivered.bytes;
         cut
@@ -357,11 +370,10 @@ mod tests {
     fn a_trial_is_one_packet_more_than_there_is_room_for_and_no_other_until_a_pause_is_over() {
         let (mut lane, now) = filled();
         let [one, other] = [17, 18].map(Qpn::new);
-        lane.on_silence(now, 100 * US);
         lane.wait(one, true);
-        assert_eq!(lane.release(now), None, "when it was allowed nobody waited");
-        lane.wait(other, true);
+        assert_eq!(lane.release(now), None);
         lane.on_silence(now, 100 * US);
+        lane.wait(other, true);
         // Who has no use for it leaves it to the next.
         assert_eq!(lane.release(now), Some((one, 1)));
         assert_eq!(lane.release(now), None);
@@ -377,6 +389,23 @@ mod tests {
     }
 
     #[test]
+    fn a_trial_of_a_qp_that_may_have_no_peer_leaves_one_to_a_qp_whose_peer_answers() {
+        let (mut lane, now) = filled();
+        let [untried, one, other] = [17, 18, 19].map(Qpn::new);
+        lane.wait(untried, false);
+        lane.on_silence(now, 100 * US);
+        assert_eq!(lane.release(now), Some((untried, 1)));
+        lane.on_sent(now, 1088, 1088, 1);
+        lane.wait(untried, false);
+        assert_eq!(lane.release(now), None);
+        lane.wait(one, true);
+        assert_eq!(lane.release(now), Some((one, 1)));
+        lane.on_sent(now, 1088, 1088, 1);
+        lane.wait(other, true);
+        assert_eq!(lane.release(now), None);
+    }
+
+    #[test]
     fn a_flight_set_aside_leaves_room_while_others_are_answered() {
         let (mut lane, now) = filled();
         assert!(!lane.admits(now, 1));
@@ -384,11 +413,7 @@ mod tests {
         assert!(lane.admits(now, INITIAL_WINDOW));
         lane.on_silence(now, 100 * US);
         assert!(!lane.admits(now, 1));
-        let (bytes, packets, round_trip) = (1088, 1, Some(20 * US));
-        lane.on_sent(now, bytes, bytes, 0);
-        let (is_marked, delays_others) = (false, false);
-        let delivered = Delivered { bytes, packets, is_marked, round_trip, delays_others };
-        lane.on_delivered(now, delivered);
+        lane.on_heard();
         assert!(lane.admits(now, INITIAL_WINDOW));
         lane.count_again(INITIAL_WINDOW);
         assert!(!lane.admits(now, INITIAL_WINDOW));

@@ -102,6 +102,7 @@ impl Path {
     /// Something has arrived.
     pub(crate) fn note_heard(&mut self) {
         self.heard = self.heard.wrapping_add(1);
+        self.lanes.iter_mut().for_each(Lane::on_heard);
     }
 
     /// How often something was heard of that has arrived, modulo 2^16.

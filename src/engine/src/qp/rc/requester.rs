@@ -294,8 +294,15 @@ impl Requester {
         let after = if is_late { Counter::Probes } else { sq.repeats_after() };
         let (psn, sent) = (sq.una(), sq.sent_to());
         let end = sq.end_of_repeat_at(psn)?;
-        // Only memory that has gone can prevent it, which shows elsewhere.
-        let (direction, bytes) = self.repeat(cx, sq, tx, route, psn, end, after).ok()?;
+        let (direction, bytes) = match self.repeat(cx, sq, tx, route, psn, end, after) {
+            Ok(repeated) => repeated,
+            // Only memory that has gone can prevent it. What was sent may yet be answered.
+            Err(_) if sent != psn => return None,
+            Err(error) => {
+                sq.refuse(psn, error);
+                return None;
+            }
+        };
         let lane = cx.paths.get_mut(path).lane_mut(direction);
         self.turns.on_sent_ahead(lane, direction, bytes);
         if is_late {
