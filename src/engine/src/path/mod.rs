@@ -4,8 +4,10 @@
 //! A path is one pair of addresses with one traffic class. It has two [lanes](Lane), since requests
 //! with data and the answers to READs meet different queues. A QP that is held by a lane waits in
 //! its list, without a timer, and is [released](Paths::next_release) when there is room: for so
-//! many bytes, so that all take turns. `round_trip.rs` and `congestion/` are the estimates, free of
-//! any table.
+//! many bytes, so that all take turns. What a silent peer has not answered is set aside as long as
+//! others are answered, and who of those that wait is answered stands in `waiting.rs`: no QP holds
+//! up the others because its peer has gone. `round_trip.rs` and `congestion/` are the estimates,
+//! free of any table.
 
 mod congestion;
 mod delayed;
