@@ -254,16 +254,12 @@ impl Requester {
                 break;
             }
             let after = sq.repeats_after();
-            match self.repeat(cx, sq, tx, route, psn, end, after) {
-                Ok((direction, bytes)) => {
-                    let lane = cx.paths.get_mut(path).lane_mut(direction);
-                    self.turns.on_sent(lane, direction, cx.now, bytes, packets);
-                }
-                Err(error) => {
-                    sq.refuse(psn, error);
-                    break;
-                }
+            if let Err(error) = repeat(cx, sq, tx, route, psn, end, after) {
+                sq.refuse(psn, error);
+                break;
             }
+            let lane = cx.paths.get_mut(path).lane_mut(direction);
+            self.turns.on_sent(lane, direction, cx.now, bytes, packets);
             *budget -= 1;
         }
         false
@@ -294,15 +290,16 @@ impl Requester {
         let after = if is_late { Counter::Probes } else { sq.repeats_after() };
         let (psn, sent) = (sq.una(), sq.sent_to());
         let end = sq.end_of_repeat_at(psn)?;
-        let (direction, bytes) = match self.repeat(cx, sq, tx, route, psn, end, after) {
-            Ok(repeated) => repeated,
+        let (pending, packet) = sq.find(psn)?;
+        let (direction, packets) = (pending.direction(), end - packet);
+        let bytes = sq.bytes_of_repeat(psn, psn + packets);
+        if let Err(error) = repeat(cx, sq, tx, route, psn, end, after) {
             // Only memory that has gone can prevent it. What was sent may yet be answered.
-            Err(_) if sent != psn => return None,
-            Err(error) => {
+            if sent == psn {
                 sq.refuse(psn, error);
-                return None;
             }
-        };
+            return None;
+        }
         let lane = cx.paths.get_mut(path).lane_mut(direction);
         self.turns.on_sent_ahead(lane, direction, bytes);
         if is_late {
@@ -310,29 +307,24 @@ impl Requester {
         }
         Some(Probed { psn, sent, repeats_made: sq.repeats_made(), at: cx.now })
     }
+}
 
-    /// Sends the packets of a work request from `psn` up to packet `end` again, as one request,
-    /// after this was counted. Returns what is in flight again by that.
-    #[expect(clippy::too_many_arguments, reason = "what every packet needs, and which")]
-    fn repeat<H: Host>(
-        &mut self,
-        cx: &mut Cx<'_, H>,
-        sq: &mut SendQueue,
-        tx: &mut TxBatch,
-        route: &Route,
-        psn: Psn,
-        end: u32,
-        after: Counter,
-    ) -> Result<(Direction, u64), Error> {
-        let Some((pending, packet)) = sq.find(psn) else { return Ok((Direction::Outward, 0)) };
-        pending.put_packet(cx, tx, route, packet..end, true, |r| Some(r.into()))?;
-        let direction = pending.direction();
-        let end_psn = psn + (end - packet);
-        let bytes = sq.bytes_of_repeat(psn, end_psn);
-        sq.on_repeated(psn, end_psn);
-        cx.count_repeat(tx, after);
-        Ok((direction, bytes))
-    }
+/// Sends the packets of a work request from `psn` up to packet `end` again, as one request, after
+/// this was counted.
+fn repeat<H: Host>(
+    cx: &mut Cx<'_, H>,
+    sq: &mut SendQueue,
+    tx: &mut TxBatch,
+    route: &Route,
+    psn: Psn,
+    end: u32,
+    after: Counter,
+) -> Result<(), Error> {
+    let Some((pending, packet)) = sq.find(psn) else { return Ok(()) };
+    pending.put_packet(cx, tx, route, packet..end, true, |r| Some(r.into()))?;
+    sq.on_repeated(psn, psn + (end - packet));
+    cx.count_repeat(tx, after);
+    Ok(())
 }
 
 /// Whether the peer answers a READ in packets of one size if it is asked to. One of which that is

@@ -60,8 +60,8 @@ pub(in crate::qp) struct Moved {
 }
 
 impl Moved {
-    /// What was taken for lost since then was not: it tells nothing of the path.
-    fn lose_nothing(&mut self, direction: Direction, before: [u64; 2]) {
+    /// What was counted as lost since then was not lost on the way.
+    fn discount_losses(&mut self, direction: Direction, before: [u64; 2]) {
         let at = direction as usize;
         let lost = std::mem::replace(&mut self.lost[at], before[at]) - before[at];
         // It is no more than a window.
@@ -252,7 +252,7 @@ impl SendQueue {
         let before = self.scoreboard.moved.lost;
         let is_oldest_lost = self.detect_losses(psn, tolerance);
         // REPAIR-063
-        self.scoreboard.moved.lose_nothing(Direction::Inward, before);
+        self.scoreboard.moved.discount_losses(Direction::Inward, before);
         is_oldest_lost
     }
 
@@ -405,7 +405,7 @@ impl SendQueue {
         let before = self.scoreboard.moved.lost;
         self.mark_missing(psn);
         // CONG-034
-        self.scoreboard.moved.lose_nothing(Direction::Outward, before);
+        self.scoreboard.moved.discount_losses(Direction::Outward, before);
     }
 
     /// The peer may not have any more what it has not carried out.

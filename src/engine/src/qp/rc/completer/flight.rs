@@ -67,8 +67,9 @@ pub(super) fn settle_flight<H>(
     for direction in [Direction::Outward, Direction::Inward] {
         let lane = path_of_qp.lane_mut(direction);
         let at = direction as usize;
-        has_moved |= delivered[at] + lost[at] + forgotten[at] > 0 || gone[at] > 0;
+        has_moved |= delivered[at] + lost[at] + forgotten[at] > 0;
         if gone[at] > 0 {
+            has_moved = true;
             lane.forget(gone[at].into());
         }
         if lost[at] > 0 {

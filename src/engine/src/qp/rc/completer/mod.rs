@@ -34,7 +34,9 @@ pub(super) struct Completer {
     /// Repairs of single packets one after the other that the peer answered by missing the next:
     /// it may not keep what comes early after all.
     repairs_in_vain: u32,
-    /// The peer has refused the oldest packet, which is to be sent again.
+    /// The peer has refused the oldest packet, or misses it, which is to be sent again. One that
+    /// tells what it keeps may keep nothing of what follows, and nothing would tell of that but the
+    /// answer to this packet.
     is_oldest_refused: bool,
     /// How long something took that the packet being handled has acknowledged.
     sample: Option<Sample>,
@@ -348,20 +350,14 @@ impl Completer {
         // REPAIR-050
         match peer.takes_repairs() {
             true => {
+                self.is_oldest_refused = missing == sq.una() && peer.acknowledges_selectively;
                 sq.mark_missing(missing);
-                self.note_refused(cx, sq, path, missing);
                 sq.repeat_after(Counter::SequenceNaksReceived);
             }
             false => self.go_back(sq, Counter::SequenceNaksReceived),
         }
         self.retry.on_missing(cx.now, missing, round_trip(cx, path));
         Ok(())
-    }
-
-    /// The peer has refused a packet, or misses it. One that tells what it keeps may keep nothing
-    /// of what follows, and nothing would tell of that but the answer to this packet.
-    fn note_refused<H>(&mut self, cx: &Cx<'_, H>, sq: &SendQueue, path: PathId, psn: Psn) {
-        self.is_oldest_refused = psn == sq.una() && peer(cx, path).acknowledges_selectively;
     }
 
     /// The peer says what it has beyond what it has carried out.
@@ -431,9 +427,8 @@ impl Completer {
     fn repeat_refused<H>(&mut self, cx: &Cx<'_, H>, sq: &mut SendQueue, path: PathId) {
         match peer(cx, path).acknowledges_selectively {
             true => {
-                let refused = sq.una();
-                sq.mark_refused(refused);
-                self.note_refused(cx, sq, path, refused);
+                sq.mark_refused(sq.una());
+                self.is_oldest_refused = true;
             }
             false => sq.rewind(),
         }
