@@ -130,12 +130,37 @@ fn requests_to_a_qp_that_has_gone_keep_no_other_program_waiting() {
     }
 }
 
+/// How long each of many messages of a QP takes that has its peer, in microseconds, the shortest
+/// first: one in a millisecond, one of four of which does what the others on its path do.
+fn messages(
+    world: &mut World,
+    one: &Another,
+    operation: Operation,
+    others: Operation,
+) -> Vec<u128> {
+    let mut took: Vec<_> = (0..400)
+        .map(|number| {
+            pass(world, Duration::from_millis(1));
+            // Of both, for what is heard on one lane is heard of the other.
+            let operation = if number % 4 == 3 { others } else { operation };
+            one.message(world, operation).as_micros()
+        })
+        .collect();
+    took.sort_unstable();
+    took
+}
+
+/// Each of two operations with each.
+fn operations() -> Vec<(Operation, Operation)> {
+    let both = [Operation::Write, Operation::Read];
+    both.map(|lost| both.map(|answered| (lost, answered))).concat()
+}
+
 /// CONG-035, CONG-036. They are sent to at once, and again after each ACK timeout.
 #[test]
 fn however_many_qps_have_no_peer_one_that_has_goes_on() {
     let attr = EndAttr::generous();
-    let operations = [Operation::Write, Operation::Read];
-    for (lost, answered) in operations.map(|lost| operations.map(|one| (lost, one))).concat() {
+    for (lost, answered) in operations() {
         let mut world = after_loss(&attr, answered, LEN, 0.0).world;
         let one = Another::new(&mut world, &attr, 1);
         one.message(&mut world, answered);
@@ -144,16 +169,42 @@ fn however_many_qps_have_no_peer_one_that_has_goes_on() {
             assert!(world.nodes[1].device.destroy_qp(another.peer.qpn));
             (0..16).for_each(|_| another.post(&mut world, lost));
         }
-        let mut took: Vec<_> = (0..400)
-            .map(|number| {
-                pass(&mut world, Duration::from_millis(1));
-                // Of both, for what is heard on one lane is heard of the other.
-                let operation = if number % 4 == 3 { lost } else { answered };
-                one.message(&mut world, operation).as_micros()
-            })
-            .collect();
-        took.sort_unstable();
+        let took = messages(&mut world, &one, answered, lost);
         let case = format!("{answered:?} beside {lost:?}: {:?} us", &took[350..]);
         assert!(took[370] < 100 && took[399] < 3000, "{case}");
+    }
+}
+
+/// CONG-033. They were answered until now, and go in the midst of messages, as where all programs
+/// of a job are killed: of each it must be found out, and of many at once.
+#[test]
+fn when_the_peers_of_many_qps_go_at_once_one_that_has_its_peer_goes_on() {
+    let attr = EndAttr::generous();
+    let near = (ROUND_TRIP, 0.0, 200, Duration::from_millis(50));
+    let far = (Duration::from_millis(50), 1.0, 50, Duration::from_millis(1200));
+    for ((round_trip, loss, many, longest), (lost, answered)) in
+        [near, far].iter().flat_map(|path| operations().into_iter().map(move |both| (path, both)))
+    {
+        let link = link(*round_trip, Chance::percent(*loss));
+        let mut pair = Pair::new(link, attr.clone(), LEN, 256, 1);
+        pair.run(answered, 300, 4);
+        let world = &mut pair.world;
+        let one = Another::new(world, &attr, 1);
+        one.message(world, answered);
+        let others: Vec<_> = (0..*many).map(|_| Another::new(world, &attr, 17)).collect();
+        others.iter().for_each(|another| another.post(world, lost));
+        pass(world, *round_trip * 100);
+        for another in &others {
+            (0..16).for_each(|_| another.post(world, lost));
+        }
+        pass(world, *round_trip * 3 / 2);
+        for another in &others {
+            assert!(world.nodes[1].device.destroy_qp(another.peer.qpn));
+        }
+        let took = messages(world, &one, answered, lost);
+        let case =
+            format!("{answered:?} beside {lost:?} over {round_trip:?}: {:?} us", &took[380..]);
+        assert!(took[390] < round_trip.as_micros() * 5, "{case}");
+        assert!(took[399] < longest.as_micros(), "{case}");
     }
 }

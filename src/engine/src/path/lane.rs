@@ -2,7 +2,7 @@
 
 use super::congestion::{Congestion, Delivered, Lost};
 use super::info::{CutCause, Held};
-use super::waiting::{Turn, Waiting};
+use super::waiting::{Standing, Turn, Waiting};
 use crate::limits::LANE_TURN_BYTES;
 use crate::tuning::CongestionControl;
 use std::time::{Duration, Instant};
@@ -17,13 +17,11 @@ pub(crate) struct Lane {
     in_flight: u64,
     /// The part of QPs whose peers are silent, which is not among it.
     set_aside: u64,
-    /// Nothing is heard of the path: what is set aside counts as in flight.
-    is_silent: bool,
     granted: u64,
     /// QPs that are held, in the order of their turns. One that has gone meanwhile, or has nothing
     /// to send any more, gives its turn back.
     waiting: Waiting,
-    /// One packet more than there is room for may go, or has gone.
+    /// More packets than there is room for may go, while nothing is heard of the path.
     trial: Option<Trial>,
     /// When the pace allows the next packet.
     next_at: Option<Instant>,
@@ -36,15 +34,22 @@ pub(crate) struct Lane {
     pub(super) held_by_pace: u64,
 }
 
-/// A packet more than there is room for: where all that is in flight is of QPs that are not
-/// answered, it finds out whether others would be.
+/// More packets than there is room for, of as many QPs: where all that is in flight is of QPs that
+/// are not answered, they find out whether others would be.
 #[derive(Clone, Copy, Debug)]
 struct Trial {
     allowed_at: Instant,
-    has_gone: bool,
-    /// It was given to a QP whose peer answers.
-    is_answered: bool,
+    /// How many were allowed then.
+    packets: u32,
+    /// How many of these may still go.
+    left: u32,
+    /// What was known of the QP that the last was given to.
+    standing: Standing,
 }
+
+/// What a QP is released for that is to send one packet of a trial: as a packet may be more than
+/// what it was released for, it is one.
+pub(crate) const TRIAL: u64 = 1;
 
 /// Bytes that count as in flight no more, since they are sent again, and may be on the path still.
 /// They are taken to leave it evenly, and what is sent again takes their place.
@@ -85,7 +90,6 @@ impl Lane {
         Lane {
             in_flight: 0,
             set_aside: 0,
-            is_silent: false,
             granted: 0,
             waiting: Waiting::default(),
             trial: None,
@@ -152,7 +156,7 @@ impl Lane {
 
     /// Bytes that leave no room for others.
     fn taken(&self) -> u64 {
-        let set_aside = if self.is_silent { self.set_aside } else { 0 };
+        let set_aside = if self.is_silent() { self.set_aside } else { 0 };
         self.in_flight + self.granted + set_aside
     }
 
@@ -166,12 +170,12 @@ impl Lane {
         self.next_at.is_some() || self.congestion.rate().is_some()
     }
 
-    /// A QP waits for its turn, whose peer answers or is not known to; it stands here once.
-    pub(crate) fn wait(&mut self, qpn: Qpn, is_answered: bool) {
-        self.waiting.push(Turn { qpn, is_answered });
-        if is_answered && let Some(trial) = self.trial.as_mut().filter(|trial| !trial.is_answered) {
-            // One whose peer may have gone as well has told nothing.
-            trial.has_gone = false;
+    /// A QP waits for its turn, of whose peer so much is known; it stands here once.
+    pub(crate) fn wait(&mut self, qpn: Qpn, standing: Standing) {
+        self.waiting.push(Turn { qpn, standing });
+        if let Some(trial) = self.trial.as_mut().filter(|trial| trial.standing < standing) {
+            // Those whose peers may rather have gone have told nothing.
+            trial.left = trial.left.max(1);
         }
         // CONG-014
         match self.held() {
@@ -186,38 +190,54 @@ impl Lane {
         let has_room = self.admits_repeat(now, 1);
         let turn = match has_room {
             true => self.waiting.pop()?,
-            false if self.is_trial_due() => self.waiting.pop_answered_first()?,
+            false if self.is_trial_due() => self.waiting.pop_best()?,
             false => return None,
         };
         let bytes = match has_room {
             true => self.room(now).clamp(1, self.congestion.train(LANE_TURN_BYTES)),
-            // As a packet may be more than it was released for, it is one.
-            false => 1,
+            false => TRIAL,
         };
         if let Some(trial) = self.trial.as_mut().filter(|_| !has_room) {
-            trial.is_answered = turn.is_answered;
+            trial.standing = turn.standing;
         }
         self.granted += bytes;
         Some((turn.qpn, bytes))
     }
 
     /// A QP's peer is silent, and nothing was heard of others either. One packet more may go than
-    /// there is room for, if none was allowed for so long.
-    pub(crate) fn on_silence(&mut self, now: Instant, pause: Duration) {
-        self.is_silent = true;
-        if self.trial.is_none_or(|trial| trial.allowed_at + pause <= now) {
-            self.trial = Some(Trial { allowed_at: now, has_gone: false, is_answered: false });
-        }
+    /// there is room for, and if nothing was allowed for so long, twice as many as the last time.
+    pub(super) fn on_silence(&mut self, now: Instant, pause: Duration) {
+        let packets = match self.trial {
+            None => {
+                self.waiting.doubt();
+                1
+            }
+            Some(trial) if trial.allowed_at + pause > now => return,
+            Some(Trial { packets, left: 0, .. }) => packets.saturating_mul(2),
+            // There were not so many QPs.
+            Some(Trial { packets, .. }) => packets,
+        };
+        let standing = Standing::Untried;
+        self.trial = Some(Trial { allowed_at: now, packets, left: packets, standing });
     }
 
     /// Something was heard of the path.
     pub(super) fn on_heard(&mut self) {
-        self.is_silent = false;
         self.trial = None;
     }
 
+    /// Whether nothing was heard of the path since a QP's peer was [silent](Self::on_silence).
+    pub(super) fn is_silent(&self) -> bool {
+        self.trial.is_some()
+    }
+
+    /// QPs that may send a packet more together than there is room for, or could.
+    pub(crate) fn on_trial(&self) -> u32 {
+        self.trial.map_or(1, |trial| trial.packets)
+    }
+
     fn is_trial_due(&self) -> bool {
-        self.granted == 0 && self.trial.is_some_and(|trial| !trial.has_gone)
+        self.trial.is_some_and(|trial| self.granted < u64::from(trial.left) * TRIAL)
     }
 
     /// Bytes in flight count only while the path is silent, until they are
@@ -245,13 +265,7 @@ impl Lane {
     /// Bytes were sent, or asked for, in packets so long; `granted` of them out of what a QP was
     /// released for.
     pub(crate) fn on_sent(&mut self, now: Instant, bytes: u64, packet: u64, granted: u64) {
-        self.granted -= granted;
-        if granted > 0
-            && let Some(trial) = &mut self.trial
-        {
-            trial.has_gone = true;
-        }
-        self.in_flight += bytes;
+        self.on_sent_ahead(bytes, granted);
         self.next_at = self.congestion.pace(now, self.next_at, bytes, packet);
     }
 
@@ -259,6 +273,9 @@ impl Lane {
     pub(crate) fn on_sent_ahead(&mut self, bytes: u64, granted: u64) {
         // CONG-034
         self.granted -= granted;
+        if let Some(trial) = self.trial.as_mut().filter(|_| granted > 0) {
+            trial.left = trial.left.saturating_sub(1);
+        }
         self.in_flight += bytes;
     }
 
@@ -328,7 +345,7 @@ mod tests {
             assert!(lane.admits(now, TRAIN), "train {train}");
             lane.on_sent(now, TRAIN, 1024, 0);
             assert!(!lane.admits(now, 1), "train {train}");
-            lane.wait(Qpn::new(17), true);
+            lane.wait(Qpn::new(17), Standing::Answered);
             let next = (train < u64::from(LEAVING_STEPS)).then_some(now + 100 * US);
             assert_eq!(lane.released_at(), next);
             assert_eq!(lane.release(now), None);
@@ -352,7 +369,7 @@ mod tests {
     fn a_turn_is_no_larger_than_the_room_beside_bytes_that_leave_the_path() {
         let (mut lane, now) = filled();
         lane.on_rewound(now, INITIAL_WINDOW, Some(800 * US));
-        lane.wait(Qpn::new(17), true);
+        lane.wait(Qpn::new(17), Standing::Answered);
         assert_eq!(lane.release(now), Some((Qpn::new(17), TRAIN)));
     }
 
@@ -361,47 +378,52 @@ mod tests {
         let (mut lane, now) = filled();
         lane.on_rewound(now, INITIAL_WINDOW, Some(Duration::from_nanos(3)));
         lane.on_sent(now, TRAIN, 1024, 0);
-        lane.wait(Qpn::new(17), true);
+        lane.wait(Qpn::new(17), Standing::Answered);
         assert_eq!(lane.release(now), None);
         assert!(lane.released_at() > Some(now));
     }
 
     #[test]
-    fn a_trial_is_one_packet_more_than_there_is_room_for_and_no_other_until_a_pause_is_over() {
+    fn a_trial_is_one_packet_more_than_there_is_room_for_and_the_next_after_a_pause_is_two() {
         let (mut lane, now) = filled();
         let [one, other] = [17, 18].map(Qpn::new);
-        lane.wait(one, true);
+        lane.wait(one, Standing::Doubted);
+        lane.wait(other, Standing::Doubted);
         assert_eq!(lane.release(now), None);
         lane.on_silence(now, 100 * US);
-        lane.wait(other, true);
         // Who has no use for it leaves it to the next.
         assert_eq!(lane.release(now), Some((one, 1)));
         assert_eq!(lane.release(now), None);
         lane.give_back(1);
         assert_eq!(lane.release(now), Some((other, 1)));
         lane.on_sent(now, 1088, 1088, 1);
-        lane.wait(one, true);
+        lane.wait(one, Standing::Doubted);
         let before = now + 99 * US;
         lane.on_silence(before, 100 * US);
         assert_eq!(lane.release(before), None);
-        lane.on_silence(now + 100 * US, 100 * US);
-        assert_eq!(lane.release(now + 100 * US), Some((one, 1)));
+        let after = now + 100 * US;
+        lane.on_silence(after, 100 * US);
+        let more = [20, 21].map(Qpn::new);
+        more.iter().for_each(|&qpn| lane.wait(qpn, Standing::Doubted));
+        assert_eq!(lane.release(after), Some((one, 1)));
+        assert_eq!(lane.release(after), Some((more[0], 1)));
+        assert_eq!(lane.release(after), None);
     }
 
     #[test]
     fn a_trial_of_a_qp_that_may_have_no_peer_leaves_one_to_a_qp_whose_peer_answers() {
         let (mut lane, now) = filled();
         let [untried, one, other] = [17, 18, 19].map(Qpn::new);
-        lane.wait(untried, false);
+        lane.wait(untried, Standing::Untried);
         lane.on_silence(now, 100 * US);
         assert_eq!(lane.release(now), Some((untried, 1)));
         lane.on_sent(now, 1088, 1088, 1);
-        lane.wait(untried, false);
+        lane.wait(untried, Standing::Untried);
         assert_eq!(lane.release(now), None);
-        lane.wait(one, true);
+        lane.wait(one, Standing::Answered);
         assert_eq!(lane.release(now), Some((one, 1)));
         lane.on_sent(now, 1088, 1088, 1);
-        lane.wait(other, true);
+        lane.wait(other, Standing::Answered);
         assert_eq!(lane.release(now), None);
     }
 

@@ -21,16 +21,17 @@ mod waiting;
 pub(crate) use congestion::{Delivered, Lost};
 use delayed::Delayed;
 pub use info::{CutCause, Held, LaneInfo, PathInfo, RoundTripInfo};
-pub(crate) use lane::Lane;
+pub(crate) use lane::{Lane, TRIAL};
 pub(crate) use peer::Peer;
 pub(crate) use round_trip::{RoundTrip, Sample};
+pub(crate) use waiting::Standing;
 
 use crate::limits::{FIRST_ANSWERS, MAX_UNUSED_PATHS};
 use crate::tuning::CongestionControl;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
 use std::net::IpAddr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use urxe_types::Qpn;
 use urxe_wire::{Flow, ecn};
 
@@ -86,6 +87,8 @@ pub(crate) struct Path {
     lanes: [Lane; 2],
     /// How often something was heard of that has arrived.
     heard: u16,
+    /// How often it has become silent, modulo 2^8.
+    silences: u8,
     /// It stands in [`Paths::ready`].
     is_ready: bool,
     /// It stands in [`Paths::paced`] with this time.
@@ -110,6 +113,34 @@ impl Path {
     /// How often something was heard of that has arrived, modulo 2^16.
     pub(crate) fn heard(&self) -> u16 {
         self.heard
+    }
+
+    /// A QP's peer is silent, and nothing was heard of others either. Of others that wait some may
+    /// try, if none did for so long.
+    pub(crate) fn on_silence(&mut self, now: Instant, pause: Duration) {
+        if !self.is_silent() {
+            self.silences = self.silences.wrapping_add(1);
+        }
+        self.lanes.iter_mut().for_each(|lane| lane.on_silence(now, pause));
+    }
+
+    /// Whether nothing was heard of it since it [became silent](Self::on_silence).
+    pub(crate) fn is_silent(&self) -> bool {
+        self.lanes.iter().any(Lane::is_silent)
+    }
+
+    /// How often it has become silent, modulo 2^8.
+    pub(crate) fn silences(&self) -> u8 {
+        self.silences
+    }
+
+    /// What is known of a QP's peer that answered last after so many [silences](Self::silences).
+    pub(crate) fn standing(&self, answered_after: Option<u8>) -> Standing {
+        match answered_after {
+            None => Standing::Untried,
+            Some(silences) if silences == self.silences => Standing::Answered,
+            Some(_) => Standing::Doubted,
+        }
     }
 
     /// When the pace lets the next QP go on that waits for nothing else.
@@ -175,6 +206,7 @@ impl Paths {
             peer: Peer::default(),
             lanes: [Lane::new(self.control, None), Lane::new(self.control, Some(FIRST_ANSWERS))],
             heard: 0,
+            silences: 0,
             is_ready: false,
             paced_until: None,
         };

@@ -3,68 +3,77 @@
 use std::collections::VecDeque;
 use urxe_types::Qpn;
 
-/// Those that wait, in the order of their turns. One whose peer answers takes turns with all of
-/// which that is not known: however many of these there are, it waits for one of them at most.
+/// What is known of whether a QP's peer answers; the more, the greater.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Standing {
+    /// It has answered nothing yet, or nothing since the ACK timeout.
+    Untried,
+    /// It has answered, but since then nothing was heard of anyone on the path for a time.
+    Doubted,
+    /// It answers.
+    Answered,
+}
+
+/// As many as there are of [`Standing`].
+const STANDINGS: usize = 3;
+
+/// Those that wait, by what is known of their peers, and among their like in the order of their
+/// turns. One whose peer answers takes turns with all of which that is not known: however many of
+/// these there are, it waits for one of each other standing at most.
 #[derive(Debug, Default)]
 pub(super) struct Waiting {
-    /// Those whose peers answer.
-    answered: VecDeque<Qpn>,
-    /// Those whose peers have answered nothing yet, or nothing since the ACK timeout.
-    untried: VecDeque<Qpn>,
-    /// The last turn was one of the former.
-    was_answered: bool,
+    queues: [VecDeque<Qpn>; STANDINGS],
+    /// Of which standing the last turn was.
+    last: usize,
 }
 
 /// Whose turn it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Turn {
     pub(super) qpn: Qpn,
-    /// Its peer answers.
-    pub(super) is_answered: bool,
+    pub(super) standing: Standing,
 }
+
+/// From the least known on.
+const ALL: [Standing; STANDINGS] = [Standing::Untried, Standing::Doubted, Standing::Answered];
 
 impl Waiting {
     /// Those that wait.
     pub(super) fn len(&self) -> usize {
-        self.answered.len() + self.untried.len()
+        self.queues.iter().map(VecDeque::len).sum()
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.answered.is_empty() && self.untried.is_empty()
+        self.queues.iter().all(VecDeque::is_empty)
     }
 
     /// A QP waits from now on.
     pub(super) fn push(&mut self, turn: Turn) {
-        match turn.is_answered {
-            true => self.answered.push_back(turn.qpn),
-            false => self.untried.push_back(turn.qpn),
-        }
+        self.queues[turn.standing as usize].push_back(turn.qpn);
     }
 
     /// Whose turn it is.
     pub(super) fn pop(&mut self) -> Option<Turn> {
         // CONG-035
-        match self.was_answered {
-            false => self.pop_answered().or_else(|| self.pop_untried()),
-            true => self.pop_untried().or_else(|| self.pop_answered()),
-        }
+        let mut after_last = (1..=STANDINGS).map(|step| (self.last + step) % STANDINGS);
+        self.last = after_last.find(|&at| !self.queues[at].is_empty())?;
+        self.pop_of(ALL[self.last])
     }
 
-    /// Whose turn it is if those come first whose peers answer.
-    pub(super) fn pop_answered_first(&mut self) -> Option<Turn> {
-        self.pop_answered().or_else(|| self.pop_untried())
+    /// Whose turn it is if those come first of whose peers most is known.
+    pub(super) fn pop_best(&mut self) -> Option<Turn> {
+        ALL.into_iter().rev().find_map(|standing| self.pop_of(standing))
     }
 
-    fn pop_answered(&mut self) -> Option<Turn> {
-        let qpn = self.answered.pop_front()?;
-        self.was_answered = true;
-        Some(Turn { qpn, is_answered: true })
+    fn pop_of(&mut self, standing: Standing) -> Option<Turn> {
+        let qpn = self.queues[standing as usize].pop_front()?;
+        Some(Turn { qpn, standing })
     }
 
-    fn pop_untried(&mut self) -> Option<Turn> {
-        let qpn = self.untried.pop_front()?;
-        self.was_answered = false;
-        Some(Turn { qpn, is_answered: false })
+    /// Nothing is heard of anyone: whether those answer that did is not known any more.
+    pub(super) fn doubt(&mut self) {
+        let answered = std::mem::take(&mut self.queues[Standing::Answered as usize]);
+        self.queues[Standing::Doubted as usize].extend(answered);
     }
 }
 
@@ -72,11 +81,11 @@ impl Waiting {
 mod tests {
     use super::*;
 
-    fn waiting(answered: std::ops::Range<u32>, untried: std::ops::Range<u32>) -> Waiting {
+    fn waiting(qpns: [std::ops::Range<u32>; STANDINGS]) -> Waiting {
         let mut waiting = Waiting::default();
-        for (numbers, is_answered) in [(untried, false), (answered, true)] {
-            for qpn in numbers.map(Qpn::new) {
-                waiting.push(Turn { qpn, is_answered });
+        for (qpns, standing) in qpns.into_iter().zip(ALL) {
+            for qpn in qpns.map(Qpn::new) {
+                waiting.push(Turn { qpn, standing });
             }
         }
         waiting
@@ -87,18 +96,26 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_answered_waits_for_one_that_is_not_at_most_and_the_other_way_round() {
-        let mut some = waiting(1..4, 11..13);
+    fn one_waits_for_one_of_each_other_standing_at_most() {
+        let mut some = waiting([11..13, 0..0, 1..4]);
         assert_eq!(some.len(), 5);
         assert_eq!(numbers(|| some.pop()), [1, 11, 2, 12, 3]);
         assert!(some.is_empty());
-        let mut some = waiting(1..3, 11..15);
-        assert_eq!(numbers(|| some.pop()), [1, 11, 2, 12, 13, 14]);
+        let mut some = waiting([11..15, 21..23, 1..3]);
+        assert_eq!(numbers(|| some.pop()), [21, 1, 11, 22, 2, 12, 13, 14]);
     }
 
     #[test]
-    fn for_a_trial_those_that_are_answered_come_first() {
-        let mut some = waiting(1..3, 11..13);
-        assert_eq!(numbers(|| some.pop_answered_first()), [1, 2, 11, 12]);
+    fn for_a_trial_those_come_first_of_whose_peers_most_is_known() {
+        let mut some = waiting([11..13, 21..23, 1..3]);
+        assert_eq!(numbers(|| some.pop_best()), [1, 2, 21, 22, 11, 12]);
+    }
+
+    #[test]
+    fn those_that_are_doubted_stay_in_their_order_behind_those_that_were_already() {
+        let mut some = waiting([11..12, 21..22, 1..3]);
+        some.doubt();
+        some.push(Turn { qpn: Qpn::new(3), standing: Standing::Answered });
+        assert_eq!(numbers(|| some.pop_best()), [3, 21, 1, 2, 11]);
     }
 }

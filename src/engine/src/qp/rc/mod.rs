@@ -457,7 +457,7 @@ impl Rc {
         } else {
             let is_refused = completer.is_oldest_refused();
             if let Some(probed) = requester.send_probe(cx, sq, tx, path, route, is_refused) {
-                completer.on_probed(probed);
+                completer.on_probed(probed, &cx.paths.get(path).round_trip);
             }
             let is_held = completer.is_silent_beside_others(cx, path);
             let is_cut_short = !is_held && requester.send_repeats(cx, sq, tx, path, route, budget);
@@ -467,7 +467,7 @@ impl Rc {
             } else {
                 let limits = Limits { mtu: route.mtu, max_rd_atomic: requester.max_rd_atomic() };
                 sq.transmit(cx, tx, budget, limits, |sq, cx, tx, most| {
-                    let allowance = completer.allowance();
+                    let allowance = completer.allowance(cx.paths.get(path));
                     let sent = requester.send_current(cx, sq, tx, path, route, allowance, most)?;
                     completer.on_sent(cx.now, sent, &cx.paths.get(path).round_trip);
                     Ok(sent.packets)

@@ -9,7 +9,7 @@ use crate::limits::{
     FIRST_ACK_PACKETS, INITIAL_WINDOW, MAX_OUTSTANDING, PACKETS_PER_ACK, READS_IN_WINDOW,
     SHORT_READ_PACKETS, UNIFORM_READ_PACKETS,
 };
-use crate::path::{Direction, Lane, Path, PathId};
+use crate::path::{Direction, Lane, Path, PathId, Standing};
 use crate::qp::common::{Cx, Error};
 use crate::qp::parameters::{RequesterParameters, Route};
 use crate::qp::send_queue::{Blocked, SendQueue};
@@ -137,7 +137,12 @@ impl Requester {
                 }
                 let is_split = !in_onlys && self.is_to_be_split(route.wire, packets);
                 // RC-REQ-011
-                sq.end_of_current(self.packets_per_read(lane, route.mtu, is_split))
+                let part = self.packets_per_read(lane, route.mtu, is_split);
+                sq.end_of_current(match self.turns.is_on_trial(direction) {
+                    // CONG-033: all of a trial bring no more than one.
+                    true => (part / lane.on_trial()).max(1),
+                    false => part,
+                })
             }
             false => packet + 1,
         };
@@ -145,7 +150,7 @@ impl Requester {
         let bytes = pending.bytes(packet..end);
         let (now, qpn) = (cx.now, cx.qp.qpn);
         // RC-REQ-029
-        if !self.turns.admit(lane, direction, now, bytes, qpn, allowance.is_answered) {
+        if !self.turns.admit(lane, direction, now, bytes, qpn, allowance.standing) {
             cx.paths.look_at(path);
             return Err(Blocked::Wait);
         }
@@ -249,7 +254,7 @@ impl Requester {
             let holds_up_answers = psn == sq.una() && sq.has_kept();
             if !holds_up_answers && !self.turns.may_repeat(lane, direction, cx.now, bytes) {
                 // That it was lost is known by an answer.
-                self.turns.wait(lane, direction, cx.qp.qpn, true);
+                self.turns.wait(lane, direction, cx.qp.qpn, Standing::Answered);
                 cx.paths.look_at(path);
                 break;
             }

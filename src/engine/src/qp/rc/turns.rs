@@ -1,6 +1,6 @@
 //! A QP's place in the two lanes of its path: how much it was released for, and whether it waits.
 
-use crate::path::{Direction, Lane};
+use crate::path::{Direction, Lane, Standing, TRIAL};
 use std::time::Instant;
 use urxe_types::Qpn;
 
@@ -23,12 +23,12 @@ impl Turns {
         now: Instant,
         bytes: u64,
         qpn: Qpn,
-        is_answered: bool,
+        standing: Standing,
     ) -> bool {
         if self.may_follow(lane, direction, now, bytes) {
             return true;
         }
-        self.wait(lane, direction, qpn, is_answered);
+        self.wait(lane, direction, qpn, standing);
         false
     }
 
@@ -55,6 +55,11 @@ impl Turns {
         self.granted[direction as usize] > 0 || lane.admits_repeat(now, bytes)
     }
 
+    /// Whether it was released for one packet, to find out whether its peer answers.
+    pub(super) fn is_on_trial(&self, direction: Direction) -> bool {
+        u64::from(self.granted[direction as usize]) == TRIAL
+    }
+
     /// How many packets of so many bytes may be sent together now, of which one may be.
     pub(super) fn packets_at_once(
         &self,
@@ -70,16 +75,16 @@ impl Turns {
         (room / bytes).clamp(1, u64::from(u32::MAX)) as u32
     }
 
-    /// The QP waits for its turn, whose peer answers or is not known to.
+    /// The QP waits for its turn, of whose peer so much is known.
     pub(super) fn wait(
         &mut self,
         lane: &mut Lane,
         direction: Direction,
         qpn: Qpn,
-        is_answered: bool,
+        standing: Standing,
     ) {
         if !std::mem::replace(&mut self.is_waiting[direction as usize], true) {
-            lane.wait(qpn, is_answered);
+            lane.wait(qpn, standing);
         }
     }
 

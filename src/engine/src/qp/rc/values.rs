@@ -1,5 +1,6 @@
 //! What goes between requester and completer.
 
+use crate::path::Standing;
 use std::time::Instant;
 use urxe_types::Psn;
 
@@ -10,8 +11,8 @@ pub(super) struct Allowance {
     pub(super) may_send: bool,
     /// Whether nothing may follow the next packet that takes a receive before it is acknowledged.
     pub(super) is_next_the_last: bool,
-    /// Whether the peer has answered since the beginning, and since the last ACK timeout.
-    pub(super) is_answered: bool,
+    /// What is known of whether the peer answers.
+    pub(super) standing: Standing,
 }
 
 /// What the requester has sent: one packet, or several of one message.

@@ -17,7 +17,7 @@ use crate::cause::Cause;
 use crate::counters::Counter;
 use crate::host::Host;
 use crate::limits::REORDER_TOLERANCE;
-use crate::path::{Direction, PathId, Peer, RoundTrip, Sample};
+use crate::path::{Path, PathId, Peer, RoundTrip, Sample};
 use crate::qp::common::{Cx, Failure};
 use crate::qp::parameters::{RequesterParameters, Route};
 use crate::qp::send_queue::{SendQueue, distance};
@@ -58,9 +58,9 @@ impl Completer {
         self.retry.update(parameters);
     }
 
-    /// How much the requester may send.
-    pub(super) fn allowance(&self) -> Allowance {
-        self.retry.allowance()
+    /// What the requester may send.
+    pub(super) fn allowance(&self, path: &Path) -> Allowance {
+        self.retry.allowance(path)
     }
 
     /// The requester has sent this.
@@ -76,9 +76,9 @@ impl Completer {
     }
 
     /// The requester has repeated the oldest packet.
-    pub(super) fn on_probed(&mut self, probed: Probed) {
+    pub(super) fn on_probed(&mut self, probed: Probed, round_trip: &RoundTrip) {
         self.is_oldest_refused = false;
-        self.retry.on_probed(probed);
+        self.retry.on_probed(probed, round_trip);
     }
 
     /// Whether the oldest packet is to be sent again because the peer has refused it.
@@ -130,6 +130,7 @@ impl Completer {
             }
             return Ok(());
         }
+        self.retry.on_answered(cx.paths.get(path).silences());
         // CONG-022: an answer that is marked itself tells of the way that answers take.
         let marks = [becn, cx.is_marked];
         if marks != [false; 2] {
@@ -214,11 +215,9 @@ impl Completer {
     /// only as long as nothing is heard of these either, and one of them tries.
     fn note_silence<H>(&mut self, cx: &mut Cx<'_, H>, path: PathId) {
         let path_now = cx.paths.get_mut(path);
-        if self.retry.note_silence(path_now.heard()) {
+        if self.retry.note_silence(path_now.heard()) || path_now.is_silent() {
             let pause = self.retry.probe_interval(&path_now.round_trip) / 2;
-            for direction in [Direction::Outward, Direction::Inward] {
-                path_now.lane_mut(direction).on_silence(cx.now, pause);
-            }
+            path_now.on_silence(cx.now, pause);
         }
     }
 
@@ -356,7 +355,7 @@ impl Completer {
             }
             false => self.go_back(sq, Counter::SequenceNaksReceived),
         }
-        self.retry.on_missing(cx.now, missing, round_trip(cx, path));
+        self.retry.on_missing(cx.now, missing, sq.outstanding() > 0, round_trip(cx, path));
         Ok(())
     }
 

@@ -4,7 +4,7 @@ use super::readiness::Readiness;
 use crate::limits::{
     MAX_PROBE_INTERVAL, MAX_UNKNOWN_ACK_TIMEOUT, MIN_ACK_TIMEOUT, UNKNOWN_ROUND_TRIP,
 };
-use crate::path::{RoundTrip, Sample};
+use crate::path::{Path, RoundTrip, Sample};
 use crate::qp::parameters::RequesterParameters;
 use crate::qp::rc::values::{Allowance, Probed, Sent};
 use std::time::{Duration, Instant};
@@ -48,8 +48,9 @@ pub(super) struct Retry {
     probes: u8,
     /// What the path had [heard](crate::path::Path::heard) at the first of them.
     heard: u16,
-    /// The peer has answered since the last ACK timeout.
-    is_answered: bool,
+    /// The [silences](Path::silences) of the path before the last answer; `None` if there was none
+    /// since the ACK timeout.
+    answered_after: Option<u8>,
     /// A packet whose acknowledgement is being timed.
     timed: Option<Timed>,
     /// The last probe.
@@ -85,7 +86,7 @@ impl Retry {
             timeouts: 0,
             probes: 0,
             heard: 0,
-            is_answered: false,
+            answered_after: None,
             timed: None,
             probed: None,
             late: None,
@@ -99,11 +100,11 @@ impl Retry {
     }
 
     /// What may be sent to a peer that may be short of receives.
-    pub(super) fn allowance(&self) -> Allowance {
+    pub(super) fn allowance(&self, path: &Path) -> Allowance {
         Allowance {
             may_send: self.readiness.may_send(),
             is_next_the_last: self.readiness.is_next_the_last(),
-            is_answered: self.is_answered,
+            standing: path.standing(self.answered_after),
         }
     }
 
@@ -173,6 +174,11 @@ impl Retry {
         }
     }
 
+    /// The peer has answered, before which its path had become silent so often.
+    pub(super) fn on_answered(&mut self, silences: u8) {
+        self.answered_after = Some(silences);
+    }
+
     /// Another probe is due, and its path has heard so much until now. Returns whether the peer is
     /// silent, and nothing was heard of others either.
     pub(super) fn note_silence(&mut self, heard: u16) -> bool {
@@ -195,7 +201,6 @@ impl Retry {
     fn end_silence(&mut self) {
         self.timeouts = 0;
         self.probes = 0;
-        self.is_answered = true;
     }
 
     /// Whether the probe that is due is the first since there was progress.
@@ -204,9 +209,10 @@ impl Retry {
     }
 
     /// The oldest packet was repeated to draw an answer.
-    pub(super) fn on_probed(&mut self, probed: Probed) {
+    pub(super) fn on_probed(&mut self, probed: Probed, round_trip: &RoundTrip) {
         self.probed = Some(probed);
         self.doubt_sample(|timed| timed == probed.psn);
+        self.arm(probed.at, round_trip);
     }
 
     /// The answer to the oldest packet is late, which is sent again.
@@ -337,11 +343,18 @@ impl Retry {
         self.lost_at = Some(psn);
     }
 
-    /// The peer misses `psn`, which is sent again, and waited for from now on.
-    pub(super) fn on_missing(&mut self, now: Instant, psn: Psn, round_trip: &RoundTrip) {
+    /// The peer misses `psn`, which is sent again. `waiting` says whether anything is on the way
+    /// that is yet to be answered.
+    pub(super) fn on_missing(
+        &mut self,
+        now: Instant,
+        psn: Psn,
+        waiting: bool,
+        round_trip: &RoundTrip,
+    ) {
         self.missing_at = Some(psn);
         self.doubt_sample(|timed| !timed.precedes(psn));
-        self.on_progress(now, true, round_trip);
+        self.on_progress(now, waiting, round_trip);
     }
 
     /// Packets were lost, and are sent again alone.
@@ -359,6 +372,8 @@ impl Retry {
 
     /// Everything is sent again.
     pub(super) fn on_rewind(&mut self, psn: Psn) {
+        // RC-REQ-058
+        self.ack_deadline = None;
         self.lost_at = Some(psn);
         self.probed = None;
         self.missing_at = None;
@@ -395,7 +410,7 @@ impl Retry {
         }
         if self.ack_deadline.is_some_and(|at| at <= now) {
             self.timeouts = self.timeouts.saturating_add(1);
-            self.is_answered = false;
+            self.answered_after = None;
             self.ack_deadline = self.ack_deadline_from(now, round_trip);
             return Some(Expired::Ack);
         }
@@ -464,6 +479,22 @@ mod tests {
         assert_eq!(retry.expire(t0 + 20 * MS, &path), Some(Expired::Ack));
         retry.on_progress(t0 + 21 * MS, false, &path);
         assert_eq!(retry.deadline(), None);
+    }
+
+    /// RC-REQ-058
+    #[test]
+    fn an_ack_timeout_runs_from_when_something_is_sent_again() {
+        let (t0, path) = (Instant::now(), known(MS));
+        let mut retry = retry(Some(10 * MS), Duration::from_secs(9));
+        retry.arm(t0, &path);
+        assert_eq!(retry.expire(t0 + 10 * MS, &path), Some(Expired::Ack));
+        retry.on_rewind(Psn::new(7));
+        assert_eq!(retry.expire(t0 + 50 * MS, &path), None, "it waits for its turn");
+        let at = t0 + 50 * MS;
+        let probed = Probed { psn: Psn::new(7), sent: Psn::new(9), repeats_made: 0, at };
+        retry.on_probed(probed, &path);
+        assert_eq!(retry.expire(at + 9 * MS, &path), None);
+        assert_eq!(retry.expire(at + 10 * MS, &path), Some(Expired::Ack));
     }
 
     #[test]
@@ -615,9 +646,9 @@ mod tests {
         let psn = Psn::new;
         assert_eq!(sample(&|retry| retry.on_losses(|lost| lost == psn(5))), at_most(MS));
         assert_eq!(sample(&|retry| retry.on_losses(|lost| lost == psn(4))), exact(MS));
-        assert_eq!(sample(&|retry| retry.on_missing(t0, psn(5), &path)), at_most(MS));
-        assert_eq!(sample(&|retry| retry.on_missing(t0, psn(4), &path)), at_most(MS));
-        assert_eq!(sample(&|retry| retry.on_missing(t0, psn(6), &path)), exact(MS));
+        assert_eq!(sample(&|retry| retry.on_missing(t0, psn(5), true, &path)), at_most(MS));
+        assert_eq!(sample(&|retry| retry.on_missing(t0, psn(4), true, &path)), at_most(MS));
+        assert_eq!(sample(&|retry| retry.on_missing(t0, psn(6), true, &path)), exact(MS));
     }
 
     fn exact(time: Duration) -> Option<Sample> {
@@ -634,7 +665,7 @@ mod tests {
         let probed = Probed { psn: Psn::new(7), sent: Psn::new(9), repeats_made: 0, at: t0 };
         for (after, expected) in [(2, false), (3, true)] {
             let mut retry = retry(None, MS);
-            retry.on_probed(probed);
+            retry.on_probed(probed, &path);
             assert!(retry.take_probed(t0 + after * MS, Psn::new(8), false, &path).is_none());
             let answered = retry.take_probed(t0 + after * MS, Psn::new(7), false, &path);
             assert_eq!(answered.is_some(), expected);
@@ -647,10 +678,10 @@ mod tests {
         let (t0, path) = (Instant::now(), known(4 * MS));
         let probed = Probed { psn: Psn::new(7), sent: Psn::new(20), repeats_made: 0, at: t0 };
         let mut retry = retry(None, MS);
-        retry.on_probed(probed);
+        retry.on_probed(probed, &path);
         assert!(retry.take_probed(t0 + 4 * MS, Psn::new(6), true, &path).is_none());
         assert!(retry.take_probed(t0 + 4 * MS, Psn::new(9), true, &path).is_some());
-        retry.on_probed(probed);
+        retry.on_probed(probed, &path);
         retry.on_rewind(Psn::new(7));
         assert!(retry.take_probed(t0 + 4 * MS, Psn::new(9), true, &path).is_none());
     }
