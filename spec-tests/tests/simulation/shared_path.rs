@@ -41,9 +41,13 @@ impl Another {
     }
 
     fn post(&self, world: &mut World, operation: Operation) {
-        let Another { end, local, remote, .. } = self;
+        self.post_op(world, operation.on(&self.remote));
+    }
+
+    fn post_op(&self, world: &mut World, op: SendOp) {
+        let Another { end, local, .. } = self;
         let sge = Sge { addr: local.addr, length: LEN as u32, lkey: Lkey(local.key) };
-        let wqe = send_wqe(1, operation.on(remote), vec![sge]);
+        let wqe = send_wqe(1, op, vec![sge]);
         world.post_send(end, &PlannedSend::new(wqe, LEN));
         world.ring(end);
     }
@@ -206,5 +210,32 @@ fn when_the_peers_of_many_qps_go_at_once_one_that_has_its_peer_goes_on() {
             format!("{answered:?} beside {lost:?} over {round_trip:?}: {:?} us", &took[380..]);
         assert!(took[390] < round_trip.as_micros() * 5, "{case}");
         assert!(took[399] < longest.as_micros(), "{case}");
+    }
+}
+
+/// CONG-034. Whether the peer tells what it keeps, as where packets were lost before, or not; and
+/// whether the window is known already, or only that of answers.
+#[test]
+fn however_many_qps_wait_for_a_receive_another_program_goes_on() {
+    // 10 us and 491 ms.
+    for (timer, (operation, loss)) in [1, 31].into_iter().flat_map(|timer| {
+        [Operation::Write, Operation::Read]
+            .into_iter()
+            .flat_map(move |operation| [0.0, 1.0].map(|loss| (timer, (operation, loss))))
+    }) {
+        let attr = EndAttr { min_rnr_timer: timer, ..EndAttr::generous() };
+        let mut pair = after_loss(&attr, operation, LEN, loss);
+        let world = &mut pair.world;
+        let one = Another::new(world, &attr, 1);
+        one.message(world, operation);
+        let others: Vec<_> = (0..200).map(|_| Another::new(world, &attr, 16)).collect();
+        for another in &others {
+            (0..16).for_each(|_| another.post_op(world, SendOp::Send(Extra::None)));
+        }
+        let took = messages(world, &one, operation, operation);
+        let case =
+            format!("{operation:?}, {loss} % lost before, code {timer}: {:?} us", &took[380..]);
+        assert!(took[390] < 100 && took[399] < 5000, "{case}");
+        assert!(pair.count(0, Counter::RnrNaksReceived) >= 200);
     }
 }

@@ -114,11 +114,12 @@ impl Rc {
         may_send
     }
 
-    /// Whether the QP waits for an answer of a silent peer, and not for a turn.
+    /// Whether the QP waits for an answer of a peer that is silent or has no receive, and not for a
+    /// turn.
     pub(super) fn is_answer_awaited(&self, sq: &SendQueue) -> bool {
-        // CONG-033: after the ACK timeout nothing of it is in flight.
+        // CONG-033, CONG-034: after the ACK timeout, or a refusal, nothing of it is in flight.
         sq.bytes_in_flight() > 0
-            && self.sender.as_ref().is_some_and(|sender| sender.completer.is_silent())
+            && self.sender.as_ref().is_some_and(|sender| sender.completer.is_kept_waiting())
     }
 
     /// Goes on with these parameters.
@@ -481,11 +482,11 @@ impl Rc {
 }
 
 impl Sender {
-    /// What a silent peer has not answered counts no more for the path, unless that is silent as
-    /// well: others are not to wait for it.
+    /// What a peer has not answered that is silent, or has no receive, counts no more for the path,
+    /// unless that is silent as well: others are not to wait for it.
     fn set_aside<H>(&mut self, cx: &mut Cx<'_, H>, sq: &SendQueue, path: PathId) {
-        // CONG-033
-        if self.completer.is_silent() {
+        // CONG-033, CONG-034
+        if self.completer.is_kept_waiting() {
             self.requester.set_aside(cx.paths.get_mut(path), sq.in_flight());
             cx.paths.look_at(path);
         }

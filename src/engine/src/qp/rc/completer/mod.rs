@@ -221,9 +221,9 @@ impl Completer {
         }
     }
 
-    /// Whether the peer leaves probes unanswered.
-    pub(super) fn is_silent(&self) -> bool {
-        self.retry.is_silent()
+    /// Whether the peer leaves probes unanswered, or has no receive.
+    pub(super) fn is_kept_waiting(&self) -> bool {
+        self.retry.is_kept_waiting()
     }
 
     /// Whether it does so while others on the path are answered: then nothing but probes is sent.

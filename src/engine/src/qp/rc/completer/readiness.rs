@@ -40,6 +40,11 @@ impl Readiness {
         }
     }
 
+    /// Whether the peer has refused something, and nothing since that it has taken.
+    pub(super) fn is_refused(&self) -> bool {
+        self.refusals > 0
+    }
+
     /// Whether anything may be sent now.
     pub(super) fn may_send(&self) -> bool {
         !self.is_limited || self.room() > 0
@@ -68,12 +73,19 @@ impl Readiness {
         }
     }
 
-    /// Everything before `una` is acknowledged.
+    /// The oldest packet was sent again, alone. Nothing follows it if it is what was refused.
+    pub(super) fn on_oldest_repeated(&mut self, psn: Psn) {
+        if self.is_refused() && self.under_way.is_empty() {
+            self.under_way.push_back(psn);
+        }
+    }
+
+    /// Everything before `una` is acknowledged, and that is more than before.
     pub(super) fn on_acknowledged(&mut self, una: Psn) {
+        self.refusals = 0;
         while self.under_way.front().is_some_and(|psn| psn.precedes(una)) {
             self.under_way.pop_front();
             self.taken += 1;
-            self.refusals = 0;
         }
         if self.taken >= self.taken_before + UNLIMITED {
             *self = Readiness { taken_before: UNLIMITED, ..Readiness::new() };

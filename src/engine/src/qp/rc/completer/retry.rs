@@ -193,6 +193,11 @@ impl Retry {
         self.probes > 1
     }
 
+    /// Whether the peer leaves probes unanswered, or has no receive.
+    pub(super) fn is_kept_waiting(&self) -> bool {
+        self.is_silent() || self.readiness.is_refused()
+    }
+
     /// Whether it does so while something is heard of others.
     pub(super) fn is_silent_beside_others(&self, heard: u16) -> bool {
         self.is_silent() && self.heard != heard
@@ -211,6 +216,7 @@ impl Retry {
     /// The oldest packet was repeated to draw an answer.
     pub(super) fn on_probed(&mut self, probed: Probed, round_trip: &RoundTrip) {
         self.probed = Some(probed);
+        self.readiness.on_oldest_repeated(probed.psn);
         self.doubt_sample(|timed| timed == probed.psn);
         self.arm(probed.at, round_trip);
     }
