@@ -8,6 +8,7 @@ mod hostile;
 mod loss_table;
 mod memory_order;
 mod messages;
+mod neighbours;
 mod overrun;
 mod pair;
 mod reconnect;

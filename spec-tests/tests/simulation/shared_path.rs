@@ -19,41 +19,47 @@ const LEN: usize = 65_536;
 /// Of the path.
 const ROUND_TRIP: Duration = Duration::from_micros(20);
 
-/// Another QP, which has MRs of [`LEN`] bytes.
-struct Another {
+/// Another QP, whose messages are of one size.
+pub(crate) struct Another {
     end: End,
     peer: End,
     local: Mr,
     remote: Mr,
+    len: usize,
 }
 
 impl Another {
-    fn new(world: &mut World, attr: &EndAttr, depth: usize) -> Another {
-        let local = world.nodes[0].reg_mr(PD, 0, Access::LOCAL_WRITE, vec![0; LEN]);
-        let remote = world.nodes[1].reg_mr(PD, 0, everything(), vec![0; LEN]);
+    pub(crate) fn new(world: &mut World, attr: &EndAttr, depth: usize, len: usize) -> Another {
+        let local = world.nodes[0].reg_mr(PD, 0, Access::LOCAL_WRITE, vec![0; len]);
+        let remote = world.nodes[1].reg_mr(PD, 0, everything(), vec![0; len]);
         let ends = [0, 1].map(|node| {
             let cq = world.nodes[node].host.add_cq(depth);
             world.create_qp(node, PD, (cq, cq), (depth, 1))
         });
         world.connect(&ends, &[attr.clone(), attr.clone()], MTU);
         let [end, peer] = ends;
-        Another { end, peer, local, remote }
+        Another { end, peer, local, remote, len }
     }
 
-    fn post(&self, world: &mut World, operation: Operation) {
+    pub(crate) fn post(&self, world: &mut World, operation: Operation) {
         self.post_op(world, operation.on(&self.remote));
     }
 
-    fn post_op(&self, world: &mut World, op: SendOp) {
-        let Another { end, local, .. } = self;
-        let sge = Sge { addr: local.addr, length: LEN as u32, lkey: Lkey(local.key) };
+    pub(crate) fn post_op(&self, world: &mut World, op: SendOp) {
+        let Another { end, local, len, .. } = self;
+        let sge = Sge { addr: local.addr, length: *len as u32, lkey: Lkey(local.key) };
         let wqe = send_wqe(1, op, vec![sge]);
-        world.post_send(end, &PlannedSend::new(wqe, LEN));
+        world.post_send(end, &PlannedSend::new(wqe, *len));
         world.ring(end);
     }
 
+    /// Its peer goes.
+    pub(crate) fn lose_peer(&self, world: &mut World) {
+        assert!(world.nodes[1].device.destroy_qp(self.peer.qpn));
+    }
+
     /// How long a message takes.
-    fn message(&self, world: &mut World, operation: Operation) -> Duration {
+    pub(crate) fn message(&self, world: &mut World, operation: Operation) -> Duration {
         self.post(world, operation);
         let begun = world.now();
         while world.nodes[0].host.cq(self.end.send_cq).poll().is_none() {
@@ -66,11 +72,11 @@ impl Another {
 
 /// How long the first message of another QP takes.
 fn message_of_another(world: &mut World, operation: Operation, attr: &EndAttr) -> Duration {
-    Another::new(world, attr, 1).message(world, operation)
+    Another::new(world, attr, 1, LEN).message(world, operation)
 }
 
 /// Lets time pass.
-fn pass(world: &mut World, time: Duration) {
+pub(crate) fn pass(world: &mut World, time: Duration) {
     let until = world.now() + time;
     while world.now() < until {
         world.step(until);
@@ -166,11 +172,11 @@ fn however_many_qps_have_no_peer_one_that_has_goes_on() {
     let attr = EndAttr::generous();
     for (lost, answered) in operations() {
         let mut world = after_loss(&attr, answered, LEN, 0.0).world;
-        let one = Another::new(&mut world, &attr, 1);
+        let one = Another::new(&mut world, &attr, 1, LEN);
         one.message(&mut world, answered);
         for _ in 0..200 {
-            let another = Another::new(&mut world, &attr, 16);
-            assert!(world.nodes[1].device.destroy_qp(another.peer.qpn));
+            let another = Another::new(&mut world, &attr, 16, LEN);
+            another.lose_peer(&mut world);
             (0..16).for_each(|_| another.post(&mut world, lost));
         }
         let took = messages(&mut world, &one, answered, lost);
@@ -193,9 +199,9 @@ fn when_the_peers_of_many_qps_go_at_once_one_that_has_its_peer_goes_on() {
         let mut pair = Pair::new(link, attr.clone(), LEN, 256, 1);
         pair.run(answered, 300, 4);
         let world = &mut pair.world;
-        let one = Another::new(world, &attr, 1);
+        let one = Another::new(world, &attr, 1, LEN);
         one.message(world, answered);
-        let others: Vec<_> = (0..*many).map(|_| Another::new(world, &attr, 17)).collect();
+        let others: Vec<_> = (0..*many).map(|_| Another::new(world, &attr, 17, LEN)).collect();
         others.iter().for_each(|another| another.post(world, lost));
         pass(world, *round_trip * 100);
         for another in &others {
@@ -203,7 +209,7 @@ fn when_the_peers_of_many_qps_go_at_once_one_that_has_its_peer_goes_on() {
         }
         pass(world, *round_trip * 3 / 2);
         for another in &others {
-            assert!(world.nodes[1].device.destroy_qp(another.peer.qpn));
+            another.lose_peer(world);
         }
         let took = messages(world, &one, answered, lost);
         let case =
@@ -226,9 +232,9 @@ fn however_many_qps_wait_for_a_receive_another_program_goes_on() {
         let attr = EndAttr { min_rnr_timer: timer, ..EndAttr::generous() };
         let mut pair = after_loss(&attr, operation, LEN, loss);
         let world = &mut pair.world;
-        let one = Another::new(world, &attr, 1);
+        let one = Another::new(world, &attr, 1, LEN);
         one.message(world, operation);
-        let others: Vec<_> = (0..200).map(|_| Another::new(world, &attr, 16)).collect();
+        let others: Vec<_> = (0..200).map(|_| Another::new(world, &attr, 16, LEN)).collect();
         for another in &others {
             (0..16).for_each(|_| another.post_op(world, SendOp::Send(Extra::None)));
         }

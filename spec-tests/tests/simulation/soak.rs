@@ -2,8 +2,8 @@
 //! this, and what explains the settings.
 
 use crate::{
-    bad_requests, connecting, faults, hostile, memory_order, messages, overrun, reconnect, retries,
-    success,
+    bad_requests, connecting, faults, hostile, memory_order, messages, neighbours, overrun,
+    reconnect, retries, success,
 };
 use serde_json::{Value, json};
 use std::cell::RefCell;
@@ -16,7 +16,7 @@ use urxe_spec_tests::simulation::seeds::{Family, variable};
 use urxe_spec_tests::simulation::world::take_delivered;
 
 /// Everything that CI runs from seeds.
-const FAMILIES: [Family; 20] = [
+const FAMILIES: [Family; 21] = [
     success::CALM,
     success::STORMY,
     success::REPEATED,
@@ -28,6 +28,7 @@ const FAMILIES: [Family; 20] = [
     bad_requests::FAMILY,
     faults::FAMILY,
     hostile::FAMILY,
+    neighbours::FAMILY,
     overrun::FAMILY,
     reconnect::FAMILY,
     retries::GONE,

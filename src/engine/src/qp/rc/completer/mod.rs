@@ -68,10 +68,22 @@ impl Completer {
         self.retry.on_sent(now, sent, round_trip);
     }
 
-    /// The requester has repeated what was lost, if there was anything.
-    pub(super) fn on_repeated(&mut self, now: Instant, sq: &SendQueue, round_trip: &RoundTrip) {
-        if sq.outstanding() > 0 {
+    /// The requester has repeated what was lost, if there was anything. `was_under_way`: something
+    /// was before.
+    pub(super) fn on_repeated(
+        &mut self,
+        now: Instant,
+        sq: &SendQueue,
+        was_under_way: bool,
+        round_trip: &RoundTrip,
+    ) {
+        if sq.bytes_in_flight() > 0 {
+            if !was_under_way {
+                self.retry.stop_waiting();
+            }
             self.retry.arm(now, round_trip);
+        } else if sq.outstanding() > 0 {
+            self.retry.arm_probe(now, round_trip);
         }
     }
 
@@ -169,11 +181,16 @@ impl Completer {
         path: PathId,
     ) -> Result<bool, Failure> {
         let (mut result, mut is_to_probe) = (Ok(()), false);
-        while let Some(expired) = self.retry.expire(cx.now, round_trip(cx, path)) {
+        loop {
+            let is_on_the_way = sq.bytes_in_flight() > 0 || self.retry.is_probe_under_way();
+            let Some(expired) = self.retry.expire(cx.now, is_on_the_way, round_trip(cx, path))
+            else {
+                break;
+            };
             if expired != Expired::Rnr {
                 self.retry.on_late(sq.una());
             }
-            if expired == Expired::Probe {
+            if expired == Expired::Probe && is_on_the_way {
                 self.note_silence(cx, path);
             }
             match expired {
@@ -198,7 +215,7 @@ impl Completer {
                         sq.distrust_arrived();
                     }
                 }
-                Expired::Probe if self.is_all_to_be_repeated(cx, sq, path) => {
+                Expired::Probe if is_on_the_way && self.is_all_to_be_repeated(cx, sq, path) => {
                     cx.count(Counter::Probes, 1);
                     self.go_back(sq, Counter::Probes);
                 }
@@ -355,7 +372,7 @@ impl Completer {
             }
             false => self.go_back(sq, Counter::SequenceNaksReceived),
         }
-        self.retry.on_missing(cx.now, missing, sq.outstanding() > 0, round_trip(cx, path));
+        self.retry.on_missing(cx.now, missing, round_trip(cx, path));
         Ok(())
     }
 
