@@ -133,7 +133,7 @@ fn run(seed: u64, prints: bool) {
     let bytes: u64 = some.iter().map(Neighbours::bytes).sum();
     let busy = Duration::from_secs_f64(bytes as f64 * 8.0 / RATE as f64);
     // What must be found out of some of them takes some time, and much of it on a long path.
-    let limit = Duration::from_millis(300) + round_trip * 250 + busy * 8;
+    let limit = Duration::from_millis(300) + round_trip * 500 + busy * 8;
     for number in 0..50 {
         let time = rng.micros(0..=round_trip.as_micros() as u64 * 2 + 500);
         pass(world, time);

@@ -31,7 +31,6 @@ use crate::tuning::CongestionControl;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
 use std::net::IpAddr;
-use std::num::NonZeroU8;
 use std::time::{Duration, Instant};
 use urxe_types::Qpn;
 use urxe_wire::{Flow, ecn};
@@ -88,8 +87,8 @@ pub(crate) struct Path {
     lanes: [Lane; 2],
     /// How often something was heard of that has arrived.
     heard: u16,
-    /// How often it has become silent, and once more; after 255 comes 1.
-    silences: NonZeroU8,
+    /// How often it has become silent, modulo 2^8.
+    silences: u8,
     /// It stands in [`Paths::ready`].
     is_ready: bool,
     /// It stands in [`Paths::paced`] with this time.
@@ -120,7 +119,7 @@ impl Path {
     /// try, if none did for so long.
     pub(crate) fn on_silence(&mut self, now: Instant, pause: Duration) {
         if !self.is_silent() {
-            self.silences = self.silences.checked_add(1).unwrap_or(NonZeroU8::MIN);
+            self.silences = self.silences.wrapping_add(1);
         }
         self.lanes.iter_mut().for_each(|lane| lane.on_silence(now, pause));
     }
@@ -130,13 +129,13 @@ impl Path {
         self.lanes.iter().any(Lane::is_silent)
     }
 
-    /// A number that is another after it has become silent, for 255 times.
-    pub(crate) fn silences(&self) -> NonZeroU8 {
+    /// How often it has become silent, modulo 2^8.
+    pub(crate) fn silences(&self) -> u8 {
         self.silences
     }
 
-    /// What is known of a QP's peer that answered last after these [silences](Self::silences).
-    pub(crate) fn standing(&self, answered_after: Option<NonZeroU8>) -> Standing {
+    /// What is known of a QP's peer that answered last after so many [silences](Self::silences).
+    pub(crate) fn standing(&self, answered_after: Option<u8>) -> Standing {
         match answered_after {
             None => Standing::Untried,
             Some(silences) if silences == self.silences => Standing::Answered,
@@ -207,7 +206,7 @@ impl Paths {
             peer: Peer::default(),
             lanes: [Lane::new(self.control, None), Lane::new(self.control, Some(FIRST_ANSWERS))],
             heard: 0,
-            silences: NonZeroU8::MIN,
+            silences: 0,
             is_ready: false,
             paced_until: None,
         };

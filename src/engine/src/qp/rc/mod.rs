@@ -458,13 +458,11 @@ impl Rc {
         } else {
             let is_refused = completer.is_oldest_refused();
             if let Some(probed) = requester.send_probe(cx, sq, tx, path, route, is_refused) {
-                completer.on_probed(probed, &cx.paths.get(path).round_trip);
+                completer.on_probed(probed);
             }
-            let was_under_way = sq.bytes_in_flight() > 0;
             let is_held = completer.is_silent_beside_others(cx, path);
             let is_cut_short = !is_held && requester.send_repeats(cx, sq, tx, path, route, budget);
-            let round_trip = &cx.paths.get(path).round_trip;
-            completer.on_repeated(cx.now, sq, was_under_way, round_trip);
+            completer.on_repeated(cx.now, sq, &cx.paths.get(path).round_trip);
             if is_held || is_cut_short {
                 Ok(is_cut_short)
             } else {

@@ -121,7 +121,6 @@ impl Requester {
         }
         sq.start_current();
         let is_repeated = sq.is_resending();
-        let is_first = sq.bytes_in_flight() == 0;
         let path_now = cx.paths.get_mut(path);
         let takes_repairs = path_now.peer.takes_repairs();
         let is_known = path_now.round_trip.smoothed().is_some();
@@ -209,7 +208,7 @@ impl Requester {
             cx.count_repeat(tx, sq.repeats_after());
         }
         sq.sent_current(end);
-        Ok(Sent { packets: sent_packets, psn, is_repeated, asks_for_ack, takes_receive, is_first })
+        Ok(Sent { packets: sent_packets, psn, is_repeated, asks_for_ack, takes_receive })
     }
 
     /// PSNs that a READ request asks for at most. They come in one burst, which the window is to

@@ -24,8 +24,6 @@ pub(super) struct Sent {
     pub(super) is_repeated: bool,
     pub(super) asks_for_ack: bool,
     pub(super) takes_receive: bool,
-    /// Nothing was under way before.
-    pub(super) is_first: bool,
 }
 
 /// The oldest packet was repeated to draw an answer.

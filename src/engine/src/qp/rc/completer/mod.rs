@@ -68,29 +68,17 @@ impl Completer {
         self.retry.on_sent(now, sent, round_trip);
     }
 
-    /// The requester has repeated what was lost, if there was anything. `was_under_way`: something
-    /// was before.
-    pub(super) fn on_repeated(
-        &mut self,
-        now: Instant,
-        sq: &SendQueue,
-        was_under_way: bool,
-        round_trip: &RoundTrip,
-    ) {
-        if sq.bytes_in_flight() > 0 {
-            if !was_under_way {
-                self.retry.stop_waiting();
-            }
+    /// The requester has repeated what was lost, if there was anything.
+    pub(super) fn on_repeated(&mut self, now: Instant, sq: &SendQueue, round_trip: &RoundTrip) {
+        if sq.outstanding() > 0 {
             self.retry.arm(now, round_trip);
-        } else if sq.outstanding() > 0 {
-            self.retry.arm_probe(now, round_trip);
         }
     }
 
     /// The requester has repeated the oldest packet.
-    pub(super) fn on_probed(&mut self, probed: Probed, round_trip: &RoundTrip) {
+    pub(super) fn on_probed(&mut self, probed: Probed) {
         self.is_oldest_refused = false;
-        self.retry.on_probed(probed, round_trip);
+        self.retry.on_probed(probed);
     }
 
     /// Whether the oldest packet is to be sent again because the peer has refused it.
@@ -181,16 +169,11 @@ impl Completer {
         path: PathId,
     ) -> Result<bool, Failure> {
         let (mut result, mut is_to_probe) = (Ok(()), false);
-        loop {
-            let is_on_the_way = sq.bytes_in_flight() > 0 || self.retry.is_probe_under_way();
-            let Some(expired) = self.retry.expire(cx.now, is_on_the_way, round_trip(cx, path))
-            else {
-                break;
-            };
+        while let Some(expired) = self.retry.expire(cx.now, round_trip(cx, path)) {
             if expired != Expired::Rnr {
                 self.retry.on_late(sq.una());
             }
-            if expired == Expired::Probe && is_on_the_way {
+            if expired == Expired::Probe {
                 self.note_silence(cx, path);
             }
             match expired {
@@ -215,7 +198,7 @@ impl Completer {
                         sq.distrust_arrived();
                     }
                 }
-                Expired::Probe if is_on_the_way && self.is_all_to_be_repeated(cx, sq, path) => {
+                Expired::Probe if self.is_all_to_be_repeated(cx, sq, path) => {
                     cx.count(Counter::Probes, 1);
                     self.go_back(sq, Counter::Probes);
                 }

@@ -7,7 +7,6 @@ use crate::limits::{
 use crate::path::{Path, RoundTrip, Sample};
 use crate::qp::parameters::RequesterParameters;
 use crate::qp::rc::values::{Allowance, Probed, Sent};
-use std::num::NonZeroU8;
 use std::time::{Duration, Instant};
 use urxe_types::Psn;
 
@@ -51,13 +50,11 @@ pub(super) struct Retry {
     heard: u16,
     /// The [silences](Path::silences) of the path before the last answer; `None` if there was none
     /// since the ACK timeout.
-    answered_after: Option<NonZeroU8>,
+    answered_after: Option<u8>,
     /// A packet whose acknowledgement is being timed.
     timed: Option<Timed>,
     /// The last probe.
     probed: Option<Probed>,
-    /// One was sent since all is to be sent again, or since there was progress.
-    is_probe_under_way: bool,
     /// The oldest packet when its answer was late, which may come all the same.
     late: Option<Psn>,
     readiness: Readiness,
@@ -92,7 +89,6 @@ impl Retry {
             answered_after: None,
             timed: None,
             probed: None,
-            is_probe_under_way: false,
             late: None,
             readiness: Readiness::new(),
         }
@@ -165,9 +161,6 @@ impl Retry {
         if sent.takes_receive {
             self.readiness.on_sent(sent.psn);
         }
-        if sent.is_first {
-            self.stop_waiting();
-        }
         self.arm(now, round_trip);
     }
 
@@ -176,24 +169,13 @@ impl Retry {
         if self.ack_deadline.is_none() {
             self.ack_deadline = self.ack_deadline_from(now, round_trip);
         }
-        self.arm_probe(now, round_trip);
-    }
-
-    /// What is waited for is sent only now: the timers run from now on.
-    pub(super) fn stop_waiting(&mut self) {
-        self.ack_deadline = None;
-        self.probe_deadline = None;
-    }
-
-    /// Something is yet to be answered, which waits to be sent again.
-    pub(super) fn arm_probe(&mut self, now: Instant, round_trip: &RoundTrip) {
         if self.probe_deadline.is_none() {
             self.probe_deadline = Some(now + self.probe_interval(round_trip));
         }
     }
 
-    /// The peer has answered, after these [silences](Path::silences) of its path.
-    pub(super) fn on_answered(&mut self, silences: NonZeroU8) {
+    /// The peer has answered, before which its path had become silent so often.
+    pub(super) fn on_answered(&mut self, silences: u8) {
         self.answered_after = Some(silences);
     }
 
@@ -221,13 +203,7 @@ impl Retry {
         self.is_silent() && self.heard != heard
     }
 
-    /// Whether the oldest packet was sent, though all is yet to be sent again.
-    pub(super) fn is_probe_under_way(&self) -> bool {
-        self.is_probe_under_way
-    }
-
     fn end_silence(&mut self) {
-        self.is_probe_under_way = false;
         self.timeouts = 0;
         self.probes = 0;
     }
@@ -238,12 +214,10 @@ impl Retry {
     }
 
     /// The oldest packet was repeated to draw an answer.
-    pub(super) fn on_probed(&mut self, probed: Probed, round_trip: &RoundTrip) {
+    pub(super) fn on_probed(&mut self, probed: Probed) {
         self.probed = Some(probed);
-        self.is_probe_under_way = true;
         self.readiness.on_oldest_repeated(probed.psn);
         self.doubt_sample(|timed| timed == probed.psn);
-        self.arm(probed.at, round_trip);
     }
 
     /// The answer to the oldest packet is late, which is sent again.
@@ -398,7 +372,6 @@ impl Retry {
     pub(super) fn on_rewind(&mut self, psn: Psn) {
         self.lost_at = Some(psn);
         self.probed = None;
-        self.is_probe_under_way = false;
         self.missing_at = None;
         self.doubt_sample(|_| true);
         self.readiness.on_rewind();
@@ -423,22 +396,13 @@ impl Retry {
     }
 
     /// Takes one timer that has run out by `now`. An ACK timeout arms itself again, a probe with
-    /// twice the interval. As long as nothing is on the way, a probe is no sign of anything.
-    pub(super) fn expire(
-        &mut self,
-        now: Instant,
-        is_on_the_way: bool,
-        round_trip: &RoundTrip,
-    ) -> Option<Expired> {
+    /// twice the interval.
+    pub(super) fn expire(&mut self, now: Instant, round_trip: &RoundTrip) -> Option<Expired> {
         if self.rnr_deadline.is_some_and(|at| at <= now) {
             self.rnr_deadline = None;
             self.lost_at = None;
             self.missing_at = None;
             return Some(Expired::Rnr);
-        }
-        if !is_on_the_way {
-            // RC-REQ-058
-            self.ack_deadline = None;
         }
         if self.ack_deadline.is_some_and(|at| at <= now) {
             self.timeouts = self.timeouts.saturating_add(1);
@@ -447,7 +411,7 @@ impl Retry {
             return Some(Expired::Ack);
         }
         if self.probe_deadline.is_some_and(|at| at <= now) {
-            self.probes = self.probes.saturating_add(is_on_the_way.into());
+            self.probes = self.probes.saturating_add(1);
             self.probe_deadline = Some(now + self.probe_interval(round_trip));
             return Some(Expired::Probe);
         }
@@ -505,27 +469,12 @@ mod tests {
         let (t0, path) = (Instant::now(), known(MS));
         let mut retry = retry(Some(10 * MS), Duration::from_secs(9));
         retry.arm(t0, &path);
-        assert_eq!(retry.expire(t0 + 9 * MS, true, &path), None);
-        assert_eq!(retry.expire(t0 + 10 * MS, true, &path), Some(Expired::Ack));
-        assert_eq!(retry.expire(t0 + 19 * MS, true, &path), None);
-        assert_eq!(retry.expire(t0 + 20 * MS, true, &path), Some(Expired::Ack));
+        assert_eq!(retry.expire(t0 + 9 * MS, &path), None);
+        assert_eq!(retry.expire(t0 + 10 * MS, &path), Some(Expired::Ack));
+        assert_eq!(retry.expire(t0 + 19 * MS, &path), None);
+        assert_eq!(retry.expire(t0 + 20 * MS, &path), Some(Expired::Ack));
         retry.on_progress(t0 + 21 * MS, false, &path);
         assert_eq!(retry.deadline(), None);
-    }
-
-    /// RC-REQ-058
-    #[test]
-    fn an_ack_timeout_runs_from_when_something_is_sent_again() {
-        let (t0, path) = (Instant::now(), known(MS));
-        let mut retry = retry(Some(10 * MS), Duration::from_secs(9));
-        retry.arm(t0, &path);
-        assert_eq!(retry.expire(t0 + 10 * MS, true, &path), Some(Expired::Ack));
-        assert_eq!(retry.expire(t0 + 50 * MS, false, &path), None, "it waits for its turn");
-        let at = t0 + 50 * MS;
-        let probed = Probed { psn: Psn::new(7), sent: Psn::new(9), repeats_made: 0, at };
-        retry.on_probed(probed, &path);
-        assert_eq!(retry.expire(at + 9 * MS, true, &path), None);
-        assert_eq!(retry.expire(at + 10 * MS, true, &path), Some(Expired::Ack));
     }
 
     #[test]
@@ -534,7 +483,7 @@ mod tests {
         let mut retry = retry(None, MS);
         retry.arm(t0, &path);
         assert_eq!(retry.deadline(), Some(t0 + 3 * MS));
-        assert_eq!(retry.expire(t0 + 3 * MS, true, &path), Some(Expired::Probe));
+        assert_eq!(retry.expire(t0 + 3 * MS, &path), Some(Expired::Probe));
         assert_eq!(retry.deadline(), Some(t0 + 9 * MS));
         retry.on_progress(t0 + 4 * MS, true, &path);
         assert_eq!(retry.deadline(), Some(t0 + 7 * MS), "there is progress");
@@ -547,7 +496,7 @@ mod tests {
         let mut probe = |retry: &mut Retry, heard| {
             retry.arm(now, &round_trip);
             now = retry.deadline().unwrap();
-            assert_eq!(retry.expire(now, true, &round_trip), Some(Expired::Probe));
+            assert_eq!(retry.expire(now, &round_trip), Some(Expired::Probe));
             let path_is_silent = retry.note_silence(heard);
             (retry.is_silent(), path_is_silent)
         };
@@ -624,7 +573,7 @@ mod tests {
         for millis in [4, 8, 16, 32, 64, 64] {
             assert_eq!(retry.deadline(), Some(now + millis * MS));
             now += millis * MS;
-            assert_eq!(retry.expire(now, true, &path), Some(Expired::Ack));
+            assert_eq!(retry.expire(now, &path), Some(Expired::Ack));
         }
     }
 
@@ -637,7 +586,7 @@ mod tests {
             let four_times = ack_timeout(14).unwrap();
             assert_eq!(retry.deadline(), Some(now + four_times));
             now += four_times;
-            assert_eq!(retry.expire(now, true, &path), Some(Expired::Ack));
+            assert_eq!(retry.expire(now, &path), Some(Expired::Ack));
             // Its packet may have been lost.
             path.on_sample(now, Sample::AtMost(90 * MS));
             retry.on_progress(now, true, &path);
@@ -650,14 +599,7 @@ mod tests {
 
     fn sent(psn: u32) -> Sent {
         let psn = Psn::new(psn);
-        Sent {
-            packets: 1,
-            psn,
-            is_repeated: false,
-            asks_for_ack: true,
-            takes_receive: false,
-            is_first: false,
-        }
+        Sent { packets: 1, psn, is_repeated: false, asks_for_ack: true, takes_receive: false }
     }
 
     #[test]
@@ -703,7 +645,7 @@ mod tests {
         let probed = Probed { psn: Psn::new(7), sent: Psn::new(9), repeats_made: 0, at: t0 };
         for (after, expected) in [(2, false), (3, true)] {
             let mut retry = retry(None, MS);
-            retry.on_probed(probed, &path);
+            retry.on_probed(probed);
             assert!(retry.take_probed(t0 + after * MS, Psn::new(8), false, &path).is_none());
             let answered = retry.take_probed(t0 + after * MS, Psn::new(7), false, &path);
             assert_eq!(answered.is_some(), expected);
@@ -716,10 +658,10 @@ mod tests {
         let (t0, path) = (Instant::now(), known(4 * MS));
         let probed = Probed { psn: Psn::new(7), sent: Psn::new(20), repeats_made: 0, at: t0 };
         let mut retry = retry(None, MS);
-        retry.on_probed(probed, &path);
+        retry.on_probed(probed);
         assert!(retry.take_probed(t0 + 4 * MS, Psn::new(6), true, &path).is_none());
         assert!(retry.take_probed(t0 + 4 * MS, Psn::new(9), true, &path).is_some());
-        retry.on_probed(probed, &path);
+        retry.on_probed(probed);
         retry.on_rewind(Psn::new(7));
         assert!(retry.take_probed(t0 + 4 * MS, Psn::new(9), true, &path).is_none());
     }
