@@ -4,7 +4,6 @@
 
 use crate::pair::{Operation, Pair, RATE, link};
 use crate::shared_path::{Another, pass};
-use std::net::IpAddr;
 use std::time::Duration;
 use urxe_port::Chance;
 use urxe_spec_tests::rng::Rng;
@@ -99,13 +98,10 @@ fn run(seed: u64, prints: bool) {
     let link_then = link(round_trip, Chance::percent(loss));
     let mut pair = Pair::new(link_then, attr.clone(), 4096, 64, 1);
     pair.run(operation, rng.range(0..=200) as usize, 4);
-    let world = &mut pair.world;
     if rng.percent(80) {
-        let addrs = [1, 2].map(|last| IpAddr::from([10, 0, 0, last]));
-        for [from, to] in [addrs, [addrs[1], addrs[0]]] {
-            world.network.set_link(from, to, link(round_trip, Chance::NEVER));
-        }
+        pair.set_link(link(round_trip, Chance::NEVER));
     }
+    let world = &mut pair.world;
     let some: Vec<Neighbours> =
         (0..rng.range(1..=3)).map(|_| Neighbours::draw(&mut rng, round_trip)).collect();
     if prints {

@@ -98,6 +98,14 @@ impl Pair {
         }
     }
 
+    /// The path is another from now on, in both directions.
+    pub(crate) fn set_link(&mut self, link: Link) {
+        let addrs = [1, 2].map(|last| IpAddr::from([10, 0, 0, last]));
+        for [from, to] in [addrs, [addrs[1], addrs[0]]] {
+            self.world.network.set_link(from, to, link.clone());
+        }
+    }
+
     /// An operation on the peer's memory.
     pub(crate) fn op(&self, operation: Operation) -> SendOp {
         operation.on(&self.remote)

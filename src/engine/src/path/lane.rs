@@ -15,7 +15,7 @@ use urxe_types::Qpn;
 #[derive(Debug)]
 pub(crate) struct Lane {
     in_flight: u64,
-    /// The part of QPs whose peers are silent, which is not among it.
+    /// The part of QPs whose peers are silent or have no receive, which is not among it.
     set_aside: u64,
     granted: u64,
     /// QPs that are held, in the order of their turns. One that has gone meanwhile, or has nothing

@@ -72,8 +72,8 @@ impl Waiting {
 
     /// Nothing is heard of anyone: whether those answer that did is not known any more.
     pub(super) fn doubt(&mut self) {
-        let answered = std::mem::take(&mut self.queues[Standing::Answered as usize]);
-        self.queues[Standing::Doubted as usize].extend(answered);
+        let [_, doubted, answered] = &mut self.queues;
+        doubted.append(answered);
     }
 }
 

@@ -117,7 +117,7 @@ impl Rc {
     /// Whether the QP waits for an answer of a peer that is silent or has no receive, and not for a
     /// turn.
     pub(super) fn is_answer_awaited(&self, sq: &SendQueue) -> bool {
-        // CONG-033, CONG-034: after the ACK timeout, or a refusal, nothing of it is in flight.
+        // CONG-033, CONG-034: what is sent again waits for its turn once nothing is in flight.
         sq.bytes_in_flight() > 0
             && self.sender.as_ref().is_some_and(|sender| sender.completer.is_kept_waiting())
     }
