@@ -131,7 +131,7 @@ impl Programs {
 
     fn forget(&mut self, world: &mut World, conn: ConnId) {
         if let Some(end) = self.ends.remove(&conn) {
-            world.nodes[NODE].device.destroy_qp(end.qpn);
+            world.destroy_qp(&end);
         }
     }
 

@@ -496,6 +496,11 @@ impl World {
         }
     }
 
+    /// Destroys a QP. Returns whether it was there.
+    pub fn destroy_qp(&mut self, end: &End) -> bool {
+        self.nodes[end.node].device.destroy_qp(self.now, end.qpn)
+    }
+
     /// The state of a QP.
     pub fn state(&self, end: &End) -> Option<QpState> {
         self.nodes[end.node].device.query_qp(end.qpn).map(|info| info.state)

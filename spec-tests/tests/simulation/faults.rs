@@ -146,7 +146,7 @@ impl Fault {
                 a.abandon();
             }
             Destroy => {
-                assert!(node.device.destroy_qp(a.end.qpn));
+                assert!(world.destroy_qp(&a.end));
                 a.abandon();
             }
             Drain => {

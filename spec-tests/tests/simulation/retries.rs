@@ -63,7 +63,7 @@ fn gone(seed: u64, prints: bool) {
     let at = traffic.world.elapsed();
     let b = traffic.workloads[1].end;
     traffic.world.note(&b, format_args!("is destroyed"));
-    traffic.world.nodes[b.node].device.destroy_qp(b.qpn);
+    traffic.world.destroy_qp(&b);
     traffic.workloads[1].abandon();
     traffic.run_until(LIMIT, |traffic| {
         traffic.workloads[0].send_progress.failed.is_some() || traffic.workloads[0].has_sent()

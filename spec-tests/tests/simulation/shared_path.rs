@@ -54,7 +54,7 @@ impl Another {
 
     /// Its peer goes.
     pub(crate) fn lose_peer(&self, world: &mut World) {
-        assert!(world.nodes[1].device.destroy_qp(self.peer.qpn));
+        assert!(world.destroy_qp(&self.peer));
     }
 
     /// How long a message takes.
@@ -117,7 +117,7 @@ fn requests_to_a_qp_that_has_gone_keep_no_other_program_waiting() {
         .flat_map(|one| cases.map(|case| (one, case)))
     {
         let mut pair = after_loss(&attr, operation, len, loss);
-        assert!(pair.world.nodes[1].device.destroy_qp(pair.ends[1].qpn));
+        assert!(pair.world.destroy_qp(&pair.ends[1]));
         let op = pair.op(operation);
         (0..256).for_each(|wr_id| pair.send(wr_id, op));
         pair.world.ring(&pair.ends[0]);

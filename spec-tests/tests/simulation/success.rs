@@ -113,6 +113,13 @@ fn the_same_seed_is_the_same_run() {
     REPEATED.check();
 }
 
+/// The answer to a READ was lost, and it waited behind a READ of another QP to be sent again: that
+/// one's answer, late by 2 ms, was waited for as if nothing were known of the path.
+#[test]
+fn seed_102509262_a_read_that_waited_for_its_turn_ran_out_of_tries() {
+    run(102_509_262, false, NetworkProfile::stormy);
+}
+
 /// Receive FETCH ADD and, while its response is on its way, a probe of it; then, in one batch
 /// with that probe, the next atomic: with max_dest_rd_atomic 1 it was refused as one too many.
 #[test]

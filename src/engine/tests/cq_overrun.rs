@@ -188,7 +188,7 @@ fn a_qp_in_err_is_told_when_it_loses_a_completion() {
 fn a_new_cq_of_the_same_number_begins_anew() {
     let mut t = Script::new();
     overrun(&mut t);
-    t.device.destroy_qp(t.qpn);
+    t.device.destroy_qp(t.now, t.qpn);
     t.device.release_cq(SCQ);
     t.program.full.clear();
     t.another(QpType::Rc, None);

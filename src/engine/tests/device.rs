@@ -42,11 +42,11 @@ fn a_malformed_header_is_counted() {
 fn the_number_of_a_destroyed_qp_stays_unused() {
     let mut t = Script::new();
     let init = t.device.query_qp(t.qpn).unwrap().init;
-    assert!(t.device.destroy_qp(t.qpn));
+    assert!(t.device.destroy_qp(t.now, t.qpn));
     for _ in 0..1000 {
         let qpn = t.device.create_qp(init.clone()).unwrap();
         assert_ne!(qpn, t.qpn);
-        t.device.destroy_qp(qpn);
+        t.device.destroy_qp(t.now, qpn);
     }
     let late = pkt(Opcode::RC_SEND_ONLY, 100);
     t.receive(&[late]);

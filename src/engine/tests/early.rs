@@ -264,7 +264,7 @@ fn a_qp_that_ends_keeps_nothing() {
     assert_eq!(t.device.early_bytes(), 0);
     let qpn = t.another(QpType::Rc, None);
     fill(&mut t);
-    t.device.destroy_qp(qpn);
+    t.device.destroy_qp(t.now, qpn);
     assert_eq!(t.device.early_bytes(), 0);
 }
 

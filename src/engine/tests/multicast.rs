@@ -124,9 +124,9 @@ fn a_destroyed_qp_leaves_its_groups() {
     let (mut t, one, two) = two_members();
     t.device.attach_mcast(one, ip("ff15::1")).unwrap();
     assert_eq!(t.device.mcast_groups().collect::<Vec<_>>(), [ip(GROUP), ip("ff15::1")]);
-    t.device.destroy_qp(one);
+    t.device.destroy_qp(t.now, one);
     assert_eq!(t.device.mcast_groups().collect::<Vec<_>>(), [ip(GROUP)]);
-    t.device.destroy_qp(two);
+    t.device.destroy_qp(t.now, two);
     assert_eq!(t.device.mcast_groups().count(), 0);
 }
 

@@ -234,7 +234,7 @@ fn a_ring_that_cannot_be_read_is_told_once_and_ends_the_qps_that_need_it() {
 fn an_srq_in_use_is_not_destroyed() {
     let (mut t, srq) = with_srq(QpType::Rc);
     assert_eq!(t.device.destroy_srq(srq), Err(DestroySrqError::InUse { srq, qps: 1 }));
-    t.device.destroy_qp(t.qpn);
+    t.device.destroy_qp(t.now, t.qpn);
     assert_eq!(t.device.destroy_srq(srq), Ok(()));
     assert_eq!(t.device.destroy_srq(srq), Err(DestroySrqError::NoSuchSrq(srq)));
     assert_eq!(t.device.query_srq(srq), None);

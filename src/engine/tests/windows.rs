@@ -547,7 +547,7 @@ fn type_2_windows_are_closed_with_the_qp_they_were_bound_on() {
     let windows = [0, 64, 128].map(|offset| t.window(offset, 64, READ_WRITE));
     let type_1 = t.alloc_mw(MwType::One);
     t.bound(type_1, 0, 64, READ_WRITE);
-    assert!(t.device.destroy_qp(t.qpn));
+    assert!(t.device.destroy_qp(t.now, t.qpn));
     assert!(windows.iter().all(|&rkey| !t.is_bound(rkey)));
     assert!(t.is_bound(type_1) && t.is_bound(other));
     t.device.dealloc_mw(Rkey(type_1));

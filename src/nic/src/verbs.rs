@@ -14,6 +14,7 @@ use std::io;
 use std::net::IpAddr;
 use std::ops::Bound;
 use std::os::fd::BorrowedFd;
+use std::time::Instant;
 use urxe_engine::{
     AhError, AllocMwError, Cause, CqId, CreateQpError, CreateSrqError, DeregMrError, McastError,
     ModifySrqError, MrSpec, MwInfo, PdId, QpInfo, QpInit, RecvSource, RegMrError, RegionId,
@@ -487,9 +488,9 @@ impl Nic {
     }
 
     /// Destroys a QP and its queues.
-    pub fn destroy_qp(&mut self, qpn: Qpn) {
+    pub fn destroy_qp(&mut self, now: Instant, qpn: Qpn) {
         if let Some(info) = self.device.query_qp(qpn) {
-            self.device.destroy_qp(qpn);
+            self.device.destroy_qp(now, qpn);
             for cq in cqs_of(&info.init) {
                 if let Some(cq) = self.host.objects.cqs.get_mut(cq.0) {
                     cq.qps -= 1;

@@ -45,7 +45,7 @@ fn a_message_goes_from_ring_to_ring_without_a_daemon() {
     assert_eq!((record.kind, record.object), (event::COMPLETION, 5), "the CQ was armed");
 
     // Everything goes again, and what was in flight finds nobody.
-    b.nic.destroy_qp(b.qpn);
+    b.nic.destroy_qp(now, b.qpn);
     b.nic.dereg_mr(b.lkey).unwrap();
     assert_eq!(b.listed(), [0, 1, 0]);
     assert!(b.nic.query_qp(b.qpn).is_none());

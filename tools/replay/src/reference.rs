@@ -233,7 +233,7 @@ impl ReferenceHost {
     /// Destroys a responder.
     pub(crate) fn disconnect(&mut self, number: usize) {
         if let Some(qpn) = self.qps.remove(&number) {
-            self.device.destroy_qp(qpn);
+            self.device.destroy_qp(self.now, qpn);
         }
     }
 

@@ -230,7 +230,7 @@ impl CmWorkload {
                     manager.unlisten(now, listener);
                 }
                 for (conn, connection) in connections {
-                    self.world.nodes[side].device.destroy_qp(connection.end.qpn);
+                    self.world.destroy_qp(&connection.end);
                     manager.destroy(now, conn);
                 }
                 self.process(side);
@@ -427,7 +427,7 @@ impl CmWorkload {
             Notice::Established => {}
             Notice::Disconnected => {
                 let end = connection.end;
-                self.world.nodes[number].device.destroy_qp(end.qpn);
+                self.world.destroy_qp(&end);
             }
             Notice::Rejected | Notice::Unreachable | Notice::Over => self.end(number, conn),
         }
@@ -436,7 +436,7 @@ impl CmWorkload {
     /// A connection is over for its program.
     fn end(&mut self, number: usize, conn: ConnId) {
         let connection = self.sides[number].connections.remove(&conn).expect("it is not over yet");
-        self.world.nodes[number].device.destroy_qp(connection.end.qpn);
+        self.world.destroy_qp(&connection.end);
         self.sides[number].finished.push((connection.notices, connection.exchanged));
         assert!(!self.has_state(number, conn), "the connection is over, and still known");
     }

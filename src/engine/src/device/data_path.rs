@@ -4,7 +4,6 @@ use super::{Device, Sender, management};
 use crate::counters::Counter;
 use crate::host::Host;
 use crate::limits::{IDLE_TURNS, TIMERS_PER_CALL, TX_BYTES, TX_PACKETS};
-use crate::path::Release;
 use crate::qp::Event;
 use crate::seeded;
 use std::net::IpAddr;
@@ -319,16 +318,14 @@ impl Device {
     }
 
     /// Gives a turn to the QPs that were held by their path and are not any more.
-    fn release_held(&mut self, now: Instant) {
-        while let Some(Release { path, qpn, direction, bytes }) =
-            self.tables.paths.next_release(now)
-        {
-            if let Some(scheduled) = self.qps.get_mut(&qpn.get())
-                && scheduled.qp.on_released(direction, bytes)
+    pub(super) fn release_held(&mut self, now: Instant) {
+        while let Some(release) = self.tables.paths.next_release(now) {
+            if let Some(scheduled) = self.qps.get_mut(&release.qpn.get())
+                && scheduled.qp.on_released(&release)
             {
-                self.schedule.give_turn(qpn, scheduled);
+                self.schedule.give_turn(release.qpn, scheduled);
             } else {
-                self.tables.paths.give_back(path, direction, bytes);
+                self.tables.paths.give_back(release);
             }
         }
     }

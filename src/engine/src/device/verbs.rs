@@ -119,7 +119,7 @@ impl Device {
 
     /// Destroys a QP; nothing of it is completed any more, it leaves its multicast groups, and the
     /// type 2 windows that were bound on it are closed. Returns whether it was there.
-    pub fn destroy_qp(&mut self, qpn: Qpn) -> bool {
+    pub fn destroy_qp(&mut self, now: Instant, qpn: Qpn) -> bool {
         let Some(mut scheduled) = self.qps.remove(&qpn.get()) else { return false };
         scheduled.qp.leave(&mut self.tables);
         self.schedule.shares.leave(scheduled.share);
@@ -132,6 +132,8 @@ impl Device {
             self.multicast.forget(qpn);
         }
         self.tables.keys.unbind_all_on(qpn);
+        // CONG-037
+        self.release_held(now);
         true
     }
 

@@ -185,6 +185,11 @@ impl Lane {
         }
     }
 
+    /// A QP that [waits](Self::wait) does so no more.
+    pub(crate) fn stop_waiting(&mut self, qpn: Qpn) {
+        self.waiting.remove(qpn);
+    }
+
     /// The QP whose turn it is, and how much it may send; `None` if there is no room now.
     pub(super) fn release(&mut self, now: Instant) -> Option<(Qpn, u64)> {
         let has_room = self.admits_repeat(now, 1);

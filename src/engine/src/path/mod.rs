@@ -31,6 +31,7 @@ use crate::tuning::CongestionControl;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
 use std::net::IpAddr;
+use std::num::NonZeroU8;
 use std::time::{Duration, Instant};
 use urxe_types::Qpn;
 use urxe_wire::{Flow, ecn};
@@ -87,8 +88,8 @@ pub(crate) struct Path {
     lanes: [Lane; 2],
     /// How often something was heard of that has arrived.
     heard: u16,
-    /// How often it has become silent, modulo 2^8.
-    silences: u8,
+    /// How often it has become silent, and once more; after 255 comes 1.
+    silences: NonZeroU8,
     /// It stands in [`Paths::ready`].
     is_ready: bool,
     /// It stands in [`Paths::paced`] with this time.
@@ -119,7 +120,7 @@ impl Path {
     /// try, if none did for so long.
     pub(crate) fn on_silence(&mut self, now: Instant, pause: Duration) {
         if !self.is_silent() {
-            self.silences = self.silences.wrapping_add(1);
+            self.silences = self.silences.checked_add(1).unwrap_or(NonZeroU8::MIN);
         }
         self.lanes.iter_mut().for_each(|lane| lane.on_silence(now, pause));
     }
@@ -129,13 +130,13 @@ impl Path {
         self.lanes.iter().any(Lane::is_silent)
     }
 
-    /// How often it has become silent, modulo 2^8.
-    pub(crate) fn silences(&self) -> u8 {
+    /// A number that is another after it has become silent, for 255 times.
+    pub(crate) fn silences(&self) -> NonZeroU8 {
         self.silences
     }
 
-    /// What is known of a QP's peer that answered last after so many [silences](Self::silences).
-    pub(crate) fn standing(&self, answered_after: Option<u8>) -> Standing {
+    /// What is known of a QP's peer that answered last after these [silences](Self::silences).
+    pub(crate) fn standing(&self, answered_after: Option<NonZeroU8>) -> Standing {
         match answered_after {
             None => Standing::Untried,
             Some(silences) if silences == self.silences => Standing::Answered,
@@ -206,7 +207,7 @@ impl Paths {
             peer: Peer::default(),
             lanes: [Lane::new(self.control, None), Lane::new(self.control, Some(FIRST_ANSWERS))],
             heard: 0,
-            silences: 0,
+            silences: NonZeroU8::MIN,
             is_ready: false,
             paced_until: None,
         };
@@ -258,9 +259,10 @@ impl Paths {
     }
 
     /// The QP that was released has no use for it.
-    pub(crate) fn give_back(&mut self, id: PathId, direction: Direction, bytes: u64) {
-        self.get_mut(id).lane_mut(direction).give_back(bytes);
-        self.look_at(id);
+    pub(crate) fn give_back(&mut self, release: Release) {
+        let Release { path, direction, bytes, .. } = release;
+        self.get_mut(path).lane_mut(direction).give_back(bytes);
+        self.look_at(path);
     }
 
     /// The next QP that may go on, if there is one.

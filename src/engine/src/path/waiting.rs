@@ -70,6 +70,11 @@ impl Waiting {
         Some(Turn { qpn, standing })
     }
 
+    /// A QP waits no more, if it did.
+    pub(super) fn remove(&mut self, qpn: Qpn) {
+        self.queues.iter_mut().for_each(|queue| queue.retain(|&waiting| waiting != qpn));
+    }
+
     /// Nothing is heard of anyone: whether those answer that did is not known any more.
     pub(super) fn doubt(&mut self) {
         let [_, doubted, answered] = &mut self.queues;
@@ -109,6 +114,13 @@ mod tests {
     fn for_a_trial_those_come_first_of_whose_peers_most_is_known() {
         let mut some = waiting([11..13, 21..23, 1..3]);
         assert_eq!(numbers(|| some.pop_best()), [1, 2, 21, 22, 11, 12]);
+    }
+
+    #[test]
+    fn one_that_waits_no_more_has_no_turn() {
+        let mut some = waiting([11..13, 21..22, 1..4]);
+        [2, 11, 99].map(Qpn::new).into_iter().for_each(|qpn| some.remove(qpn));
+        assert_eq!(numbers(|| some.pop()), [21, 1, 12, 3]);
     }
 
     #[test]

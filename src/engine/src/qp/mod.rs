@@ -31,7 +31,7 @@ use crate::counters::Counters;
 use crate::device::Tables;
 use crate::host::Host;
 use crate::ids::PdId;
-use crate::path::{Direction, PathId};
+use crate::path::{PathId, Release};
 use common::{Common, Cx};
 use parameters::Route;
 use std::net::IpAddr;
@@ -147,8 +147,8 @@ impl Qp {
 
     /// Its turn in a lane of its path has come: it may send so much. Returns whether it has a use
     /// for it.
-    pub(crate) fn on_released(&mut self, direction: Direction, bytes: u64) -> bool {
-        self.transport.on_released(direction, bytes, self.common.may_send())
+    pub(crate) fn on_released(&mut self, release: &Release) -> bool {
+        self.transport.on_released(release, self.common.may_send())
     }
 
     /// The program rang the doorbell: its queues are worth a look. Returns whether it has
@@ -173,6 +173,8 @@ impl Qp {
             let mut history = std::mem::take(&mut self.common.history);
             history.record(now, &counters, Happening::Modified(QpState::Reset), 1);
             let Common { qpn, ref init, recv_pd, .. } = self.common;
+            // CONG-037
+            self.transport.stop_waiting(tables, qpn);
             self.transport.leave(tables);
             // STATE-003, STATE-037, SRQ-013
             *self = Qp::new(qpn, init.clone(), recv_pd);

@@ -17,9 +17,9 @@ use crate::counters::Counter;
 use crate::device::Tables;
 use crate::host::{AsyncEvent, Host, Taken};
 use crate::limits::PACKETS_PER_TURN;
-use crate::path::{Direction, PathId, Paths};
+use crate::path::{PathId, Paths, Release};
 use std::time::Instant;
-use urxe_types::{Psn, QpState, QpType, RecvWqe, WcStatus};
+use urxe_types::{Psn, QpState, QpType, Qpn, RecvWqe, WcStatus};
 use urxe_wire::batch::TxBatch;
 use urxe_wire::{Body, Outer, Packet, ROCE_PORT};
 
@@ -103,12 +103,17 @@ impl Transport {
         }
     }
 
+    /// The QP waits for no turn of its path any more.
+    pub(super) fn stop_waiting(&mut self, tables: &mut Tables, qpn: Qpn) {
+        if let Service::Rc(rc) = &mut self.service {
+            rc.stop_waiting(&mut tables.paths, qpn);
+        }
+    }
+
     /// The QP's turn in a lane of its path has come. Returns whether it has a use for it.
-    pub(super) fn on_released(&mut self, direction: Direction, bytes: u64, may_send: bool) -> bool {
+    pub(super) fn on_released(&mut self, release: &Release, may_send: bool) -> bool {
         match &mut self.service {
-            Service::Rc(rc) => {
-                rc.on_released(direction, bytes, may_send && !rc.is_answer_awaited(&self.sq))
-            }
+            Service::Rc(rc) => rc.on_released(release, may_send && !rc.is_answer_awaited(&self.sq)),
             Service::None | Service::Uc(_) | Service::Ud(_) => false,
         }
     }
@@ -461,7 +466,7 @@ impl Service {
     fn update<H>(&mut self, cx: &mut Cx<'_, H>, sq: &mut SendQueue, parameters: Parameters) {
         match (self, parameters) {
             (Service::Rc(rc), Parameters::Rc { route, responder, requester }) => {
-                rc.update(route, responder, requester, cx.config.min_probe, cx.paths, sq);
+                rc.update(cx, sq, route, responder, requester);
             }
             (Service::Uc(uc), Parameters::Uc { route, access }) => uc.update(route, access),
             (Service::Ud(ud), Parameters::Ud { qkey }) => ud.update(qkey),

@@ -49,7 +49,7 @@ impl Object for Qp {
             ctx.history_writer.ended(ctx.now, self.device, &known);
             device.ended_qps.keep(known);
         }
-        device.nic.destroy_qp(self.qpn);
+        device.nic.destroy_qp(ctx.now, self.qpn);
         if let Ok(shared) = session.shared() {
             shared.remove_doorbell(self.doorbell);
             shared.free_ring(self.send_ring);

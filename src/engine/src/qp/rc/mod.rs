@@ -18,13 +18,13 @@ use super::send_queue::{Limits, SendQueue};
 use crate::counters::Counter;
 use crate::host::Host;
 use crate::limits::ACKS_BEFORE_QUESTION;
-use crate::path::{Direction, PathId, Paths};
+use crate::path::{Direction, PathId, Paths, Release};
 use crate::tuning::{Ecn, WireForm};
 use completer::Completer;
 use requester::Requester;
 use responder::Responder;
-use std::time::{Duration, Instant};
-use urxe_types::{Psn, SendOp, WcStatus};
+use std::time::Instant;
+use urxe_types::{Psn, Qpn, SendOp, WcStatus};
 use urxe_wire::batch::TxBatch;
 use urxe_wire::{Packet, Request, Response};
 
@@ -104,9 +104,18 @@ impl Rc {
         paths.look_at(self.path);
     }
 
+    /// It begins anew, and waits for no turn of its path any more.
+    pub(super) fn stop_waiting(&mut self, paths: &mut Paths, qpn: Qpn) {
+        if let Some(sender) = &mut self.sender {
+            sender.requester.stop_waiting(paths.get_mut(self.path), qpn);
+        }
+    }
+
     /// Its turn in a lane has come: it may send so much. Returns whether it has a use for it.
-    pub(super) fn on_released(&mut self, direction: Direction, bytes: u64, may_send: bool) -> bool {
-        let Some(sender) = self.sender.as_mut() else { return false };
+    pub(super) fn on_released(&mut self, release: &Release, may_send: bool) -> bool {
+        let &Release { path, direction, bytes, .. } = release;
+        // A QP that has gone may have waited on another path, and had the same number.
+        let Some(sender) = self.sender.as_mut().filter(|_| path == self.path) else { return false };
         match may_send {
             true => sender.requester.on_released(direction, bytes),
             false => sender.requester.on_refused(direction),
@@ -123,19 +132,24 @@ impl Rc {
     }
 
     /// Goes on with these parameters.
-    pub(super) fn update(
+    pub(super) fn update<H>(
         &mut self,
+        cx: &mut Cx<'_, H>,
+        sq: &mut SendQueue,
         route: Route,
         responder: ResponderParameters,
         requester: Option<RequesterParameters>,
-        min_probe: Duration,
-        paths: &mut Paths,
-        sq: &mut SendQueue,
     ) {
+        let Cx { config, paths, qp, .. } = cx;
         let path = paths.join((&route.flow).into());
         if path != self.path {
             // ADDR-025: what is in flight is answered on the way that it went.
+            self.stop_waiting(paths, qp.qpn);
             self.abandon(paths, sq);
+            // CONG-037
+            if let Some(sender) = &mut self.sender {
+                sender.completer.on_other_path();
+            }
         }
         paths.leave(self.path);
         self.path = path;
@@ -151,7 +165,7 @@ impl Rc {
             None => {
                 self.sender = Some(Sender {
                     requester: Requester::new(parameters),
-                    completer: Completer::new(parameters, min_probe),
+                    completer: Completer::new(parameters, config.min_probe),
                 });
             }
         }
@@ -335,8 +349,7 @@ impl Rc {
         sq: &mut SendQueue,
     ) -> Result<(), Failure> {
         let Some(sender) = &mut self.sender else { return Ok(()) };
-        let is_late = sender.completer.deadline().is_some_and(|at| at <= cx.now);
-        if is_late && self.joining == Joining::Goes {
+        if sender.completer.is_late(cx.now) && self.joining == Joining::Goes {
             // TRAIN-028
             cx.peers.doubt_joined(cx.now, &self.route.flow);
             self.joining = Joining::IsDoubted;
@@ -458,11 +471,15 @@ impl Rc {
         } else {
             let is_refused = completer.is_oldest_refused();
             if let Some(probed) = requester.send_probe(cx, sq, tx, path, route, is_refused) {
-                completer.on_probed(probed);
+                completer.on_probed(probed, &cx.paths.get(path).round_trip);
             }
             let is_held = completer.is_silent_beside_others(cx, path);
-            let is_cut_short = !is_held && requester.send_repeats(cx, sq, tx, path, route, budget);
-            completer.on_repeated(cx.now, sq, &cx.paths.get(path).round_trip);
+            let repeats_before = sq.repeats_made();
+            // RC-REQ-060: the batch had no room for the probe.
+            let is_cut_short = requester.is_to_probe()
+                || (!is_held && requester.send_repeats(cx, sq, tx, path, route, budget));
+            let has_repeated = sq.repeats_made() != repeats_before;
+            completer.on_repeats(cx.now, sq, has_repeated, &cx.paths.get(path).round_trip);
             if is_held || is_cut_short {
                 Ok(is_cut_short)
             } else {

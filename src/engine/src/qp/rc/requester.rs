@@ -15,7 +15,7 @@ use crate::qp::parameters::{RequesterParameters, Route};
 use crate::qp::send_queue::{Blocked, SendQueue};
 use crate::tuning::WireForm;
 use std::time::Instant;
-use urxe_types::Psn;
+use urxe_types::{Psn, Qpn};
 use urxe_wire::batch::TxBatch;
 
 /// The requester of an RC QP.
@@ -70,6 +70,13 @@ impl Requester {
     /// What it was released for in a lane goes back.
     pub(super) fn give_back(&mut self, lane: &mut Lane, direction: Direction) -> bool {
         self.turns.give_back(lane, direction)
+    }
+
+    /// It waits for no turn of its path any more.
+    pub(super) fn stop_waiting(&mut self, path: &mut Path, qpn: Qpn) {
+        for direction in [Direction::Outward, Direction::Inward] {
+            self.turns.stop_waiting(path.lane_mut(direction), direction, qpn);
+        }
     }
 
     /// What it has in flight, by direction, counts no more for its path.
@@ -289,7 +296,8 @@ impl Requester {
         let is_late = std::mem::take(&mut self.is_to_probe);
         // REPAIR-064
         let is_to_repeat = is_refused && sq.is_lost(sq.una());
-        if !is_late && !is_to_repeat {
+        // RC-REQ-060: all may have been answered since it was late.
+        if (!is_late && !is_to_repeat) || sq.outstanding() == 0 {
             return None;
         }
         let after = if is_late { Counter::Probes } else { sq.repeats_after() };

@@ -97,6 +97,10 @@ impl Turns {
         bytes: u64,
         packets: u32,
     ) {
+        // CONG-033: whoever is answered does not wait for the pace of what is tried.
+        if self.is_on_trial(direction) {
+            return self.on_sent_ahead(lane, direction, bytes);
+        }
         let used = self.use_granted(direction, bytes);
         lane.on_sent(now, bytes, bytes / u64::from(packets.max(1)), used);
     }
@@ -124,6 +128,13 @@ impl Turns {
     /// Its turn in a lane has come, and it has no use for it.
     pub(super) fn on_refused(&mut self, direction: Direction) {
         self.is_waiting[direction as usize] = false;
+    }
+
+    /// It waits for no turn in a lane any more.
+    pub(super) fn stop_waiting(&mut self, lane: &mut Lane, direction: Direction, qpn: Qpn) {
+        if std::mem::take(&mut self.is_waiting[direction as usize]) {
+            lane.stop_waiting(qpn);
+        }
     }
 
     /// Gives back what is left of its turn. Returns whether there was anything.

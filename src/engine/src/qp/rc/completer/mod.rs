@@ -68,17 +68,31 @@ impl Completer {
         self.retry.on_sent(now, sent, round_trip);
     }
 
-    /// The requester has repeated what was lost, if there was anything.
-    pub(super) fn on_repeated(&mut self, now: Instant, sq: &SendQueue, round_trip: &RoundTrip) {
-        if sq.outstanding() > 0 {
+    /// The requester had the turn to repeat what was lost, and `has_repeated` something.
+    pub(super) fn on_repeats(
+        &mut self,
+        now: Instant,
+        sq: &SendQueue,
+        has_repeated: bool,
+        round_trip: &RoundTrip,
+    ) {
+        if has_repeated {
+            self.retry.on_sent_any(now, round_trip);
+        } else if sq.outstanding() > 0 {
             self.retry.arm(now, round_trip);
         }
     }
 
     /// The requester has repeated the oldest packet.
-    pub(super) fn on_probed(&mut self, probed: Probed) {
+    pub(super) fn on_probed(&mut self, probed: Probed, round_trip: &RoundTrip) {
         self.is_oldest_refused = false;
         self.retry.on_probed(probed);
+        self.retry.on_sent_any(probed.at, round_trip);
+    }
+
+    /// Everything is to be sent again, on another path.
+    pub(super) fn on_other_path(&mut self) {
+        self.retry.on_other_path();
     }
 
     /// Whether the oldest packet is to be sent again because the peer has refused it.
@@ -94,6 +108,11 @@ impl Completer {
     /// The next time at which a timer runs out.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.retry.deadline()
+    }
+
+    /// Whether a timer has run out by `now`.
+    pub(super) fn is_late(&self, now: Instant) -> bool {
+        self.retry.is_late(now)
     }
 
     /// No timer runs any more.
@@ -218,6 +237,7 @@ impl Completer {
         if self.retry.note_silence(path_now.heard()) || path_now.is_silent() {
             let pause = self.retry.probe_interval(&path_now.round_trip) / 2;
             path_now.on_silence(cx.now, pause);
+            cx.paths.look_at(path);
         }
     }
 

@@ -7,6 +7,7 @@ use crate::limits::{
 use crate::path::{Path, RoundTrip, Sample};
 use crate::qp::parameters::RequesterParameters;
 use crate::qp::rc::values::{Allowance, Probed, Sent};
+use std::num::NonZeroU8;
 use std::time::{Duration, Instant};
 use urxe_types::Psn;
 
@@ -24,13 +25,23 @@ pub(super) enum Expired {
 /// The timers and tries of one requester.
 #[derive(Debug)]
 pub(super) struct Retry {
-    parameters: RequesterParameters,
+    /// The ACK timeout; `None` waits for ever.
+    ack_timeout: Option<Duration>,
+    /// Tries after a timeout or a sequence error.
+    retry_cnt: u8,
+    /// Tries after an RNR NAK; 7 is for ever.
+    rnr_retry: u8,
     /// What an answer may take longer than usual, at least, before a probe.
     least_margin: Duration,
     ack_deadline: Option<Instant>,
     probe_deadline: Option<Instant>,
-    /// Both run from this time on, and from no earlier.
+    /// Looks at the path until a probe is due, the next one of which is at `probe_deadline`: no
+    /// round trip is known of it. 0 if the probe is due then.
+    looks: u8,
+    /// Both timers run from this time on, and from no earlier.
     armed_at: Option<Instant>,
+    /// Something was sent since the last ACK timeout, and since all is to be sent again.
+    has_sent: bool,
     rnr_deadline: Option<Instant>,
     /// Tries left before a timeout or sequence error ends the QP.
     tries: u8,
@@ -50,7 +61,7 @@ pub(super) struct Retry {
     heard: u16,
     /// The [silences](Path::silences) of the path before the last answer; `None` if there was none
     /// since the ACK timeout.
-    answered_after: Option<u8>,
+    answered_after: Option<NonZeroU8>,
     /// A packet whose acknowledgement is being timed.
     timed: Option<Timed>,
     /// The last probe.
@@ -73,11 +84,15 @@ struct Timed {
 impl Retry {
     pub(super) fn new(parameters: RequesterParameters, least_margin: Duration) -> Retry {
         Retry {
-            parameters,
+            ack_timeout: parameters.ack_timeout,
+            retry_cnt: parameters.retry_cnt,
+            rnr_retry: parameters.rnr_retry,
             least_margin,
             ack_deadline: None,
             probe_deadline: None,
+            looks: 0,
             armed_at: None,
+            has_sent: false,
             rnr_deadline: None,
             tries: parameters.retry_cnt,
             rnr_tries: parameters.rnr_retry,
@@ -96,7 +111,9 @@ impl Retry {
 
     /// Goes on with these parameters. Tries count by them from the next progress on.
     pub(super) fn update(&mut self, parameters: RequesterParameters) {
-        self.parameters = parameters;
+        self.ack_timeout = parameters.ack_timeout;
+        self.retry_cnt = parameters.retry_cnt;
+        self.rnr_retry = parameters.rnr_retry;
     }
 
     /// What may be sent to a peer that may be short of receives.
@@ -119,7 +136,7 @@ impl Retry {
     pub(super) fn take_rnr_try(&mut self) -> bool {
         // RC-REQ-039: the peer is there: only its silence uses up the other tries.
         if !fault!(RnrUsesRetryCnt) {
-            self.tries = self.parameters.retry_cnt;
+            self.tries = self.retry_cnt;
         } else if !self.take_try() {
             return false;
         }
@@ -153,6 +170,12 @@ impl Retry {
         [self.ack_deadline, self.probe_deadline, self.rnr_deadline].into_iter().flatten().min()
     }
 
+    /// Whether a timer has run out by `now`.
+    pub(super) fn is_late(&self, now: Instant) -> bool {
+        let probe = self.probe_deadline.filter(|_| self.looks == 0);
+        [self.ack_deadline, probe, self.rnr_deadline].into_iter().flatten().any(|at| at <= now)
+    }
+
     /// A packet was sent.
     pub(super) fn on_sent(&mut self, now: Instant, sent: Sent, round_trip: &RoundTrip) {
         if sent.asks_for_ack && !sent.is_repeated {
@@ -161,21 +184,58 @@ impl Retry {
         if sent.takes_receive {
             self.readiness.on_sent(sent.psn);
         }
+        self.on_sent_any(now, round_trip);
+    }
+
+    /// Something was sent, be it again: from now on it is waited for.
+    pub(super) fn on_sent_any(&mut self, now: Instant, round_trip: &RoundTrip) {
+        // RC-REQ-058
+        if !std::mem::replace(&mut self.has_sent, true) {
+            self.ack_deadline = None;
+        }
         self.arm(now, round_trip);
     }
 
-    /// Something was sent that will be answered.
+    /// Something is yet to be answered.
     pub(super) fn arm(&mut self, now: Instant, round_trip: &RoundTrip) {
         if self.ack_deadline.is_none() {
             self.ack_deadline = self.ack_deadline_from(now, round_trip);
         }
         if self.probe_deadline.is_none() {
-            self.probe_deadline = Some(now + self.probe_interval(round_trip));
+            self.arm_probe(now, round_trip);
         }
     }
 
-    /// The peer has answered, before which its path had become silent so often.
-    pub(super) fn on_answered(&mut self, silences: u8) {
+    /// A probe is due if there is no answer by when one comes on this path.
+    fn arm_probe(&mut self, now: Instant, round_trip: &RoundTrip) {
+        let interval = self.probe_interval(round_trip);
+        // RC-REQ-059
+        (self.looks, self.probe_deadline) = match round_trip.smoothed() {
+            Some(_) => (0, Some(now + interval)),
+            None => (1, Some(now + interval.min(FIRST_LOOK))),
+        };
+    }
+
+    /// How much longer an answer may take that was waited for until a look; `None` if it is late.
+    fn left_after_look(&mut self, round_trip: &RoundTrip) -> Option<Duration> {
+        let looks = std::mem::take(&mut self.looks);
+        if looks == 0 {
+            return None;
+        }
+        let waited = FIRST_LOOK * ((1 << looks) - 1);
+        let left = self.probe_interval(round_trip).saturating_sub(waited);
+        if left.is_zero() {
+            return None;
+        }
+        if round_trip.smoothed().is_some() {
+            return Some(left);
+        }
+        self.looks = looks + 1;
+        Some(left.min(FIRST_LOOK * (1 << looks)))
+    }
+
+    /// The peer has answered, after these [silences](Path::silences) of its path.
+    pub(super) fn on_answered(&mut self, silences: NonZeroU8) {
         self.answered_after = Some(silences);
     }
 
@@ -246,7 +306,7 @@ impl Retry {
         let probed = self.probed.take_if(|probed| has_it(probed.psn))?;
         let is_answer = round_trip.least().is_none_or(|least| now >= probed.at + least * 3 / 4);
         // RC-REQ-027
-        (is_answer && probed.sent != psn.next()).then_some(probed)
+        (is_answer && probed.psn.next().precedes(probed.sent)).then_some(probed)
     }
 
     /// The time that the packet being timed took, if it is one of those that are known to have
@@ -270,7 +330,7 @@ impl Retry {
     /// Everything before `una` is acknowledged: the tries count afresh.
     pub(super) fn on_acknowledged(&mut self, una: Psn) {
         self.restore_tries();
-        self.rnr_tries = self.parameters.rnr_retry;
+        self.rnr_tries = self.rnr_retry;
         self.readiness.on_acknowledged(una);
         self.lost_at = None;
         self.missing_at = None;
@@ -280,7 +340,7 @@ impl Retry {
     pub(super) fn restore_tries(&mut self) {
         // RC-REQ-019
         if !fault!(ProgressRestoresNothing) {
-            self.tries = self.parameters.retry_cnt;
+            self.tries = self.retry_cnt;
         }
     }
 
@@ -306,7 +366,7 @@ impl Retry {
     /// When a try is lost that begins now. A timeout that is shorter than what the path takes would
     /// lose tries, and repeat everything, for nothing: it is made as long as that needs.
     fn ack_deadline_from(&self, now: Instant, round_trip: &RoundTrip) -> Option<Instant> {
-        let timeout = match self.parameters.ack_timeout {
+        let timeout = match self.ack_timeout {
             Some(_) if fault!(TimeoutNever) => return None,
             None if fault!(TimeoutOfCodeZero) => MIN_ACK_TIMEOUT,
             timeout => timeout?,
@@ -368,9 +428,22 @@ impl Retry {
         }
     }
 
-    /// Everything is sent again.
+    /// Everything is to be sent again, for this PSN was lost.
     pub(super) fn on_rewind(&mut self, psn: Psn) {
+        self.forget_sent();
         self.lost_at = Some(psn);
+    }
+
+    /// Everything is to be sent again, on another path, of which nothing is known by this.
+    pub(super) fn on_other_path(&mut self) {
+        self.forget_sent();
+        self.lost_at = None;
+        self.answered_after = None;
+    }
+
+    /// What was sent tells nothing any more.
+    fn forget_sent(&mut self) {
+        self.has_sent = false;
         self.probed = None;
         self.missing_at = None;
         self.doubt_sample(|_| true);
@@ -383,6 +456,7 @@ impl Retry {
         let wait = self.readiness.on_refused(wait) / if fault!(RnrWaitShort) { 16 } else { 1 };
         // RC-REQ-025: the other two timers do not run meanwhile.
         self.rnr_deadline = Some(now + wait);
+        self.has_sent = false;
         self.ack_deadline = None;
         self.probe_deadline = None;
         self.end_silence();
@@ -396,7 +470,7 @@ impl Retry {
     }
 
     /// Takes one timer that has run out by `now`. An ACK timeout arms itself again, a probe with
-    /// twice the interval.
+    /// twice the interval. While a QP waits for its turn to send again, it loses no tries.
     pub(super) fn expire(&mut self, now: Instant, round_trip: &RoundTrip) -> Option<Expired> {
         if self.rnr_deadline.is_some_and(|at| at <= now) {
             self.rnr_deadline = None;
@@ -405,19 +479,32 @@ impl Retry {
             return Some(Expired::Rnr);
         }
         if self.ack_deadline.is_some_and(|at| at <= now) {
-            self.timeouts = self.timeouts.saturating_add(1);
-            self.answered_after = None;
+            let is_try_lost = std::mem::take(&mut self.has_sent);
+            if is_try_lost {
+                self.timeouts = self.timeouts.saturating_add(1);
+                self.answered_after = None;
+            }
             self.ack_deadline = self.ack_deadline_from(now, round_trip);
-            return Some(Expired::Ack);
+            if is_try_lost {
+                return Some(Expired::Ack);
+            }
         }
         if self.probe_deadline.is_some_and(|at| at <= now) {
+            if let Some(left) = self.left_after_look(round_trip) {
+                self.probe_deadline = Some(now + left);
+                return None;
+            }
             self.probes = self.probes.saturating_add(1);
-            self.probe_deadline = Some(now + self.probe_interval(round_trip));
+            self.arm_probe(now, round_trip);
             return Some(Expired::Probe);
         }
         None
     }
 }
+
+/// On a path of which no round trip is known, a QP looks after this time whether one is by now, and
+/// then after twice as long, and so on.
+const FIRST_LOOK: Duration = Duration::from_millis(1);
 
 /// Enough to come from microseconds to the longest interval.
 const MAX_DOUBLINGS: u8 = 16;
@@ -468,13 +555,31 @@ mod tests {
     fn an_ack_timeout_recurs_until_there_is_progress() {
         let (t0, path) = (Instant::now(), known(MS));
         let mut retry = retry(Some(10 * MS), Duration::from_secs(9));
-        retry.arm(t0, &path);
+        retry.on_sent_any(t0, &path);
         assert_eq!(retry.expire(t0 + 9 * MS, &path), None);
         assert_eq!(retry.expire(t0 + 10 * MS, &path), Some(Expired::Ack));
+        retry.on_sent_any(t0 + 10 * MS, &path);
         assert_eq!(retry.expire(t0 + 19 * MS, &path), None);
         assert_eq!(retry.expire(t0 + 20 * MS, &path), Some(Expired::Ack));
         retry.on_progress(t0 + 21 * MS, false, &path);
         assert_eq!(retry.deadline(), None);
+    }
+
+    /// RC-REQ-058
+    #[test]
+    fn an_ack_timeout_before_anything_is_sent_again_costs_nothing_and_runs_anew_then() {
+        let (t0, path) = (Instant::now(), known(MS));
+        let mut retry = retry(Some(10 * MS), Duration::from_secs(9));
+        retry.on_sent_any(t0, &path);
+        assert_eq!(retry.expire(t0 + 10 * MS, &path), Some(Expired::Ack));
+        retry.on_rewind(Psn::new(7));
+        for tens in 2..9 {
+            assert_eq!(retry.expire(t0 + tens * 10 * MS, &path), None, "it waits for its turn");
+        }
+        let sent_at = t0 + 95 * MS;
+        retry.on_sent_any(sent_at, &path);
+        assert_eq!(retry.expire(sent_at + 9 * MS, &path), None);
+        assert_eq!(retry.expire(sent_at + 10 * MS, &path), Some(Expired::Ack));
     }
 
     #[test]
@@ -514,7 +619,30 @@ mod tests {
         let t0 = Instant::now();
         let mut retry = retry(None, MS);
         retry.arm(t0, &unknown());
-        assert_eq!(retry.deadline(), Some(t0 + UNKNOWN_ROUND_TRIP));
+        let looks = std::iter::from_fn(|| {
+            let at = retry.deadline().unwrap();
+            retry.expire(at, &unknown()).is_none().then_some((at - t0).as_millis())
+        });
+        assert_eq!(looks.collect::<Vec<_>>(), [1, 3, 7, 15, 31, 63, 127]);
+        let again = t0 + UNKNOWN_ROUND_TRIP;
+        assert_eq!(retry.deadline(), Some(again + FIRST_LOOK), "the next after the probe");
+    }
+
+    /// RC-REQ-059
+    #[test]
+    fn an_answer_is_late_by_a_round_trip_that_is_known_since_it_is_waited_for() {
+        let t0 = Instant::now();
+        let mut retry = retry(None, MS);
+        retry.arm(t0, &unknown());
+        assert_eq!(retry.expire(t0 + MS, &unknown()), None);
+        assert_eq!(retry.deadline(), Some(t0 + 3 * MS));
+        // Another QP has measured it.
+        assert_eq!(retry.expire(t0 + 3 * MS, &known(4 * MS)), None);
+        assert_eq!(retry.deadline(), Some(t0 + 5 * MS), "not before one has passed");
+        assert_eq!(retry.expire(t0 + 5 * MS, &known(4 * MS)), Some(Expired::Probe));
+        retry.on_progress(t0 + 5 * MS, true, &unknown());
+        assert_eq!(retry.expire(t0 + 8 * MS, &unknown()), None);
+        assert_eq!(retry.expire(t0 + 12 * MS, &known(MS)), Some(Expired::Probe), "it has passed");
     }
 
     #[test]
@@ -557,7 +685,7 @@ mod tests {
         let deadline = |code| {
             let mut retry = retry(ack_timeout(code), Duration::from_secs(3600));
             retry.arm(t0, &unknown());
-            retry.deadline().map(|at| at - t0)
+            retry.ack_deadline.map(|at| at - t0)
         };
         assert_eq!(deadline(1), Some(MIN_ACK_TIMEOUT));
         assert_eq!(deadline(10), ack_timeout(12));
@@ -569,9 +697,9 @@ mod tests {
     fn a_short_ack_timeout_is_doubled_while_nothing_is_known_of_the_path() {
         let (mut now, path) = (Instant::now(), unknown());
         let mut retry = retry(ack_timeout(1), Duration::from_secs(3600));
-        retry.arm(now, &path);
         for millis in [4, 8, 16, 32, 64, 64] {
-            assert_eq!(retry.deadline(), Some(now + millis * MS));
+            retry.on_sent_any(now, &path);
+            assert_eq!(retry.ack_deadline, Some(now + millis * MS));
             now += millis * MS;
             assert_eq!(retry.expire(now, &path), Some(Expired::Ack));
         }
@@ -581,10 +709,10 @@ mod tests {
     fn an_ack_timeout_exceeds_four_times_its_code_only_where_no_answer_comes_in_time() {
         let (mut now, mut path) = (Instant::now(), unknown());
         let mut retry = retry(ack_timeout(12), Duration::from_secs(3600));
-        retry.arm(now, &path);
         for _ in 0..3 {
+            retry.on_sent_any(now, &path);
             let four_times = ack_timeout(14).unwrap();
-            assert_eq!(retry.deadline(), Some(now + four_times));
+            assert_eq!(retry.ack_deadline, Some(now + four_times));
             now += four_times;
             assert_eq!(retry.expire(now, &path), Some(Expired::Ack));
             // Its packet may have been lost.
@@ -594,7 +722,7 @@ mod tests {
                 break;
             }
         }
-        assert_eq!(retry.deadline(), Some(now + 180 * MS));
+        assert_eq!(retry.ack_deadline, Some(now + 180 * MS));
     }
 
     fn sent(psn: u32) -> Sent {
