@@ -19,13 +19,14 @@
 
 use crate::descriptors::{DESCRIPTORS, Descriptor};
 use crate::failures::{self, FailedWr};
-use crate::provider::{VerbsContext, op, read_word, wrap};
+use crate::provider::{VerbsContext, op, read_word, remembered, wrap};
 use crate::{lost, memory, own_slot, posting};
 use libc::{c_int, c_void};
 use std::cell::Cell;
 use std::mem::{offset_of, transmute};
+use std::ops::RangeInclusive;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::AtomicPtr;
 use urxe_shm::client::lookout::Lookout;
 use urxe_shm::client::poll_backoff::PollBackoff;
 use urxe_shm::ring::completion_notifier::CompletionWaiter;
@@ -37,8 +38,9 @@ const EMPTY_POLLS: u32 = 8;
 /// `struct ibv_cq`, or it is not polled by `ibv_start_poll`.
 const TRIES: u8 = 4;
 
-/// What every program may know of `struct ibv_cq_ex`, which begins as `struct ibv_cq` does. The
-/// provider makes room for it also where the program asked for the other.
+/// What every program may know of `struct ibv_cq_ex`, which begins as `struct ibv_cq` does. From
+/// rdma-core 34 on the provider makes room for it also where the program asked for the other; for
+/// what it has before that, see [`has_ring_for_start_poll`].
 #[repr(C)]
 struct VerbsCq {
     context: *mut VerbsContext,
@@ -133,6 +135,9 @@ impl NewCq {
         let poll_cq = offset_of!(VerbsContext, ops) + op::POLL_CQ * size_of::<usize>();
         wrap(context, poll_cq, &POLL, poll_cq_and_wait as PollCq as *mut c_void);
         posting::wrap_posts(context);
+        if has_ring_for_start_poll(self.address) {
+            return Wrapped::Done;
+        }
         let start_poll = offset_of!(VerbsCq, start_poll);
         let ours = start_poll_and_wait as StartPoll as *mut c_void;
         match wrap(self.address, start_poll, &START_POLL, ours) {
@@ -143,6 +148,19 @@ impl NewCq {
     }
 }
 
+/// Whether a CQ has the address of its ring where a `struct ibv_cq_ex` has `start_poll`: before
+/// rdma-core 34, `librxe` puts what is its own behind a `struct ibv_cq`.
+fn has_ring_for_start_poll(address: u64) -> bool {
+    /// A ring begins with the logarithm of its element size. No function begins with such a word:
+    /// x86-64 has no instruction of that kind there that makes sense, arm64 has none at all.
+    const LOG2_ELEM_SIZES: RangeInclusive<u32> = 1..=31;
+    let Some(place) = read_word(address, offset_of!(VerbsCq, start_poll)) else { return false };
+    let mut log2_elem_size = [0; size_of::<u32>()];
+    // CLIENT-062
+    memory::read(place, &mut log2_elem_size).is_ok()
+        && LOG2_ELEM_SIZES.contains(&u32::from_ne_bytes(log2_elem_size))
+}
+
 /// `ibv_poll_cq` of contexts of ours.
 unsafe extern "C-unwind" fn poll_cq_and_wait(
     cq: *mut c_void,
@@ -151,9 +169,9 @@ unsafe extern "C-unwind" fn poll_cq_and_wait(
 ) -> c_int {
     /// What `ibv_poll_cq` says of a CQ that is no use.
     const FAILED: c_int = -1;
-    let provider = POLL.load(Ordering::Relaxed);
-    // SAFETY: whoever put us into a context has stored the provider's function of that place
-    // before, and the caller promises what that one asks for.
+    let provider = remembered(&POLL);
+    // SAFETY: what is remembered of that place is the provider's function for it, and the caller
+    // promises what that one asks for.
     let poll = || unsafe { transmute::<*mut c_void, PollCq>(provider)(cq, count, wc) };
     let mut found = poll();
     // OWN-030
@@ -178,7 +196,7 @@ unsafe extern "C-unwind" fn poll_cq_and_wait(
 
 /// `ibv_start_poll` of CQs of ours.
 unsafe extern "C-unwind" fn start_poll_and_wait(cq: *mut c_void, attr: *mut c_void) -> c_int {
-    let provider = START_POLL.load(Ordering::Relaxed);
+    let provider = remembered(&START_POLL);
     // SAFETY: as above.
     let poll = || unsafe { transmute::<*mut c_void, StartPoll>(provider)(cq, attr) };
     let mut found = poll();

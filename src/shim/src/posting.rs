@@ -6,14 +6,14 @@
 
 use crate::descriptors::{DESCRIPTORS, Descriptor};
 use crate::memory;
-use crate::provider::{VerbsContext, op, wrap};
+use crate::provider::{VerbsContext, op, remembered, wrap};
 use crate::reasons::{self, Level};
 use crate::refused::errno_of;
 use libc::{c_int, c_void};
 use rustix::io::Errno;
 use std::mem::{offset_of, transmute};
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::AtomicPtr;
 use urxe_shm::control::{QpCaps, errnos};
 use urxe_types::{EntryError, QpState};
 use urxe_verbs::PostReason;
@@ -147,8 +147,8 @@ unsafe extern "C-unwind" fn post_srq_recv(
 
 /// The provider's function, which was remembered before ours was put there.
 unsafe fn provider(place: &AtomicPtr<c_void>) -> Post {
-    // SAFETY: whoever put us into a context has stored the provider's function of that place.
-    unsafe { transmute::<*mut c_void, Post>(place.load(Ordering::Relaxed)) }
+    // SAFETY: what is remembered of that place is the provider's function for it.
+    unsafe { transmute::<*mut c_void, Post>(remembered(place)) }
 }
 
 /// Tells why a work request of a QP was not taken.

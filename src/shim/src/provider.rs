@@ -46,14 +46,29 @@ pub(crate) fn wrap(
         _ => {
             let place = base as usize + offset;
             let place = std::ptr::with_exposed_provenance_mut::<*mut c_void>(place);
+            // After the provider's was remembered: other threads may call ours from now on.
             // SAFETY: it is a field of a structure that libibverbs has made and lets the provider
             // fill in, as its descriptor in the other shows; it was read just now, and the program
             // uses it as long as the descriptor is open. Other threads may read it meanwhile, a
             // word that is aligned.
-            unsafe { AtomicPtr::from_ptr(place) }.store(ours, Ordering::Relaxed);
+            unsafe { AtomicPtr::from_ptr(place) }.store(ours, Ordering::Release);
         }
     }
     true
+}
+
+/// The provider's function, for ours that the program has called. It was remembered before ours was
+/// to be found, but the program reads ours without any order: a processor may have read what is
+/// remembered even before that, and then finds it when it looks again.
+#[inline]
+pub(crate) fn remembered(provider: &AtomicPtr<c_void>) -> *mut c_void {
+    loop {
+        let function = provider.load(Ordering::Acquire);
+        if !function.is_null() {
+            return function;
+        }
+        std::hint::spin_loop();
+    }
 }
 
 /// A word of the program's memory that is not zero.

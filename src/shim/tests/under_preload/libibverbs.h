@@ -37,6 +37,9 @@ struct ibv_cq_ex {
 
 static int polls, completions;
 
+/* Where the ring of the last completion queue lies in its device, and how long it is. */
+static uint64_t last_ring[2];
+
 static int provider_poll_cq(struct ibv_cq *cq, int count, struct ibv_wc *wc)
 {
     polls += cq->context != NULL && count == 7 && wc == WC;
@@ -74,5 +77,6 @@ static uint32_t create_cq(int fd, void *cq)
                  .comp_channel = -1},
     };
     CHECK(write(fd, &command, sizeof command) == sizeof command);
+    memcpy(last_ring, response.ring, sizeof last_ring);
     return response.core.cq_handle;
 }

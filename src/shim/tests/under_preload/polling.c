@@ -5,6 +5,7 @@
 #include <linux/futex.h>
 #include <linux/seccomp.h>
 #include <stddef.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <time.h>
 
@@ -54,8 +55,30 @@ static void count_calls(void)
     CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0);
 }
 
+/* Before rdma-core 34, librxe has its ring where newer ones have start_poll. A program of such a
+   one has no other queues. */
+static void an_older_queue_keeps_its_ring(void)
+{
+    int device = open_device();
+    struct ibv_context context;
+    struct ibv_cq_ex queue = {};
+    open_context(&context, device);
+    create_cq(device, &queue);
+    void *ring = mmap(NULL, (uint32_t)last_ring[1], PROT_READ | PROT_WRITE, MAP_SHARED, device,
+                      last_ring[0]);
+    CHECK(ring != MAP_FAILED);
+    queue.context = &context;
+    memcpy(&queue.start_poll, &ring, sizeof ring);
+    for (int i = 0; i < 10; i++)
+        WORKS(device);
+    CHECK(memcmp(&queue.start_poll, &ring, sizeof ring) == 0);
+    CHECK(context.ops.poll_cq != provider_poll_cq);
+    CHECK(munmap(ring, (uint32_t)last_ring[1]) == 0 && close(device) == 0);
+}
+
 int main(void)
 {
+    an_older_queue_keeps_its_ring();
     int device = open_device(), second = open_device(), other = open("/dev/null", O_RDWR);
     CHECK(other >= 0);
     struct ibv_context ours, again, theirs;
