@@ -163,6 +163,7 @@ functions! {
     fn writev(fd: c_int, parts: *const libc::iovec, count: c_int) -> ssize_t;
 
     fn pause() -> c_int;
+    fn nanosleep(time: *const libc::timespec, left: *mut libc::timespec) -> c_int;
     fn sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int;
     fn signal(signal: c_int, handler: sighandler_t) -> sighandler_t;
 

@@ -1,7 +1,7 @@
 //! Reading and writing. What is written to a device is a command; what is read from a completion
 //! channel, or from the asynchronous events of a context, is an event.
 
-use super::{answer, fail, hooks, socket};
+use super::{answer, answer_uncancelled, fail, hooks, socket};
 use crate::descriptors::{DESCRIPTORS, Descriptor};
 use crate::next;
 use crate::ucma::Done;
@@ -9,8 +9,9 @@ use crate::uverbs::MAX_EVENT_LEN;
 use libc::{c_int, c_void, iovec, size_t, ssize_t};
 use rustix::io::Errno;
 use std::ptr;
-use urxe_shm::control::CmChannelHandle;
+use urxe_shm::client::cancellation::cancellation_point;
 use urxe_shm::control::event::{EventRecord, RECORD_LEN};
+use urxe_shm::control::{CmChannelHandle, CompChannelHandle, ContextHandle};
 
 hooks! {
     fn read(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t {
@@ -81,29 +82,47 @@ unsafe fn read_ours(
     len: size_t,
     native: impl FnOnce() -> ssize_t,
 ) -> ssize_t {
-    match answer(|| Ok(isize::from(has_events(fd, len)?))) {
-        0 => {
+    let mut events = None;
+    let checked = answer(|| {
+        events = events_of(fd, len)?;
+        Ok(0)
+    });
+    match (checked, events) {
+        (0, Some(_)) if buf.is_null() => fail(Errno::FAULT),
+        // SAFETY: the caller's promise; an event fits.
+        (0, Some(events)) => unsafe { read_event(fd, buf, events) },
+        (0, None) => {
             let got = native();
             socket::note_read(fd, got);
             got
         }
-        1 if buf.is_null() => fail(Errno::FAULT),
-        // SAFETY: the caller's promise; an event fits.
-        1 => unsafe { read_event(fd, buf) },
-        failure => failure,
+        (failure, _) => failure,
     }
 }
 
-/// Whether a descriptor is one of events, of which one fits into `len` bytes.
-fn has_events(fd: c_int, len: usize) -> Result<bool, Errno> {
+/// Events that a thread waits for.
+#[derive(Clone, Copy)]
+enum Events {
+    /// Of a completion channel of a context.
+    Completion(ContextHandle, CompChannelHandle),
+    Async,
+}
+
+/// The events that a descriptor is for, of which one fits into `len` bytes; `None` if for none.
+fn events_of(fd: c_int, len: usize) -> Result<Option<Events>, Errno> {
     match DESCRIPTORS.genuine(fd) {
-        None | Some(Descriptor::Private | Descriptor::Netlink(_)) => return Ok(false),
+        None | Some(Descriptor::Private | Descriptor::Netlink(_)) => Ok(None),
         // The devices have no `read`.
-        Some(Descriptor::Uverbs(_) | Descriptor::RdmaCm(_)) => return Err(Errno::INVAL),
-        Some(Descriptor::CompletionChannel(events)) => events.check_read(len)?,
-        Some(Descriptor::AsyncEvents(events)) => events.check_read(len)?,
+        Some(Descriptor::Uverbs(_) | Descriptor::RdmaCm(_)) => Err(Errno::INVAL),
+        Some(Descriptor::CompletionChannel(events)) => {
+            events.check_read(len)?;
+            Ok(Some(Events::Completion(events.context(), events.channel())))
+        }
+        Some(Descriptor::AsyncEvents(events)) => {
+            events.check_read(len)?;
+            Ok(Some(Events::Async))
+        }
     }
-    Ok(true)
 }
 
 /// Reads records from a pipe until one is of an object that lives, and hands it out. Waiting, or
@@ -112,7 +131,11 @@ fn has_events(fd: c_int, len: usize) -> Result<bool, Errno> {
 ///
 /// # Safety
 /// At `buf` there must be room for an event.
-unsafe fn read_event(fd: c_int, buf: *mut c_void) -> ssize_t {
+unsafe fn read_event(fd: c_int, buf: *mut c_void, events: Events) -> ssize_t {
+    /// The object of the event is no more.
+    const AGAIN: ssize_t = 0;
+    /// Another thread has closed it.
+    const CLOSED: ssize_t = 1;
     loop {
         let mut record = [0; RECORD_LEN];
         // SAFETY: a record may be written there.
@@ -123,24 +146,26 @@ unsafe fn read_event(fd: c_int, buf: *mut c_void) -> ssize_t {
         let mut event = [0; MAX_EVENT_LEN];
         let len = answer(|| {
             if got != RECORD_LEN as ssize_t {
-                return at_the_end(fd, &mut event);
+                let len = at_the_end(fd, events, &mut event)?;
+                return Ok(len.map_or(CLOSED, |len| len as ssize_t));
             }
             let record = EventRecord::from_bytes(record);
             let handed = DESCRIPTORS.with(fd, |descriptor| match descriptor {
-                Descriptor::CompletionChannel(events) => events.hand_out(&record, &mut event),
-                Descriptor::AsyncEvents(events) => events.hand_out(&record, &mut event),
+                Descriptor::CompletionChannel(events) => Some(events.hand_out(&record, &mut event)),
+                Descriptor::AsyncEvents(events) => Some(events.hand_out(&record, &mut event)),
                 Descriptor::Uverbs(_)
                 | Descriptor::RdmaCm(_)
                 | Descriptor::Netlink(_)
                 | Descriptor::Private => None,
             });
-            // Closed by another thread meanwhile.
-            let handed = handed.ok_or(Errno::BADF)?;
-            Ok(handed.unwrap_or(0) as ssize_t)
+            let handed = handed.flatten();
+            Ok(handed.map_or(CLOSED, |len| len.map_or(AGAIN, |len| len as ssize_t)))
         });
         match len {
-            0 => {}
-            1.. => {
+            AGAIN => {}
+            // SAFETY: there is nothing to drop here.
+            CLOSED => return unsafe { wait_until_closed(events) },
+            2.. => {
                 // SAFETY: the caller's promise.
                 unsafe { ptr::copy_nonoverlapping(event.as_ptr(), buf.cast(), len as usize) };
                 return len;
@@ -150,14 +175,58 @@ unsafe fn read_event(fd: c_int, buf: *mut c_void) -> ssize_t {
     }
 }
 
-/// What a program reads at the end of a pipe, which is there when the daemon is gone.
-fn at_the_end(fd: c_int, event: &mut [u8]) -> Result<ssize_t, Errno> {
-    let len = match DESCRIPTORS.genuine(fd) {
-        Some(Descriptor::CompletionChannel(events)) => events.at_the_end(event)?,
-        Some(Descriptor::AsyncEvents(events)) => events.at_the_end(event)?,
-        _ => return Err(Errno::BADF),
+/// What a program reads at the end of a pipe, which is there when the daemon is gone; `None` if it
+/// is there because another thread has closed the descriptor.
+fn at_the_end(fd: c_int, waited_for: Events, event: &mut [u8]) -> Result<Option<usize>, Errno> {
+    match (DESCRIPTORS.genuine(fd), waited_for) {
+        (Some(Descriptor::CompletionChannel(events)), Events::Completion(context, channel))
+            if (events.context(), events.channel()) == (context, channel) =>
+        {
+            events.at_the_end(event).map(Some)
+        }
+        (Some(Descriptor::AsyncEvents(events)), Events::Async) => {
+            events.at_the_end(event).map(Some)
+        }
+        _ => Ok(None),
+    }
+}
+
+/// Goes on with waiting for events after another thread has closed their descriptor, and says `EIO`
+/// when the device is closed: with the kernel, a channel lasts as long as a thread waits in it. Of
+/// asynchronous events there is an end only then.
+///
+/// # Safety
+/// No frame between here and the program may have anything to drop.
+unsafe fn wait_until_closed(events: Events) -> ssize_t {
+    /// Between two looks whether the device is still open.
+    const PAUSE: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 20_000_000 };
+    // CLIENT-064
+    while let Events::Completion(context, _) = events
+        && answer(|| Ok(c_int::from(is_open(context)))) == 1
+    {
+        // SAFETY: it only waits; and the caller's promise, for the thread may be cancelled.
+        let interrupted = unsafe { next::nanosleep(&PAUSE, ptr::null_mut()) };
+        if interrupted != 0 {
+            return interrupted as ssize_t;
+        }
+    }
+    fail(Errno::IO)
+}
+
+/// Whether the program has an open device that is this context.
+fn is_open(context: ContextHandle) -> bool {
+    let is_it = |descriptor: &Descriptor| match descriptor {
+        Descriptor::Uverbs(device) => device.is(context),
+        _ => false,
     };
-    Ok(len as ssize_t)
+    let mut next = DESCRIPTORS.next_from(0);
+    while let Some(fd) = next {
+        if DESCRIPTORS.with(fd, is_it) == Some(true) {
+            return true;
+        }
+        next = DESCRIPTORS.next_from(fd + 1);
+    }
+    false
 }
 
 /// Writes to a descriptor that the table has, or natively if it is not ours after all.
@@ -170,6 +239,9 @@ unsafe fn write_ours(
     len: size_t,
     native: impl FnOnce() -> ssize_t,
 ) -> ssize_t {
+    // CLIENT-063: it ends before the command or after it, as with the kernel.
+    // SAFETY: neither this nor a hook has anything to drop by now.
+    unsafe { cancellation_point() };
     let is_memory = !buf.is_null() && isize::try_from(len).is_ok();
     // SAFETY: the caller's promise.
     let bytes = is_memory.then(|| unsafe { std::slice::from_raw_parts(buf.cast::<u8>(), len) });
@@ -180,22 +252,23 @@ unsafe fn write_ours(
         _ => None,
     });
     if let Some(rung) = rung.flatten() {
-        return answer(|| Ok(rung? as ssize_t));
+        return answer_uncancelled(|| Ok(rung? as ssize_t));
     }
     match DESCRIPTORS.genuine(fd) {
         Some(Descriptor::Uverbs(context)) => {
-            answer(|| Ok(context.write(bytes.ok_or(Errno::FAULT)?)? as ssize_t))
+            // Dropped within: it may end there.
+            answer(move || Ok(context.write(bytes.ok_or(Errno::FAULT)?)? as ssize_t))
         }
         Some(Descriptor::RdmaCm(channel)) => {
             let mut waits_in = None;
-            let done = answer(|| match channel.write(bytes.ok_or(Errno::FAULT)?)? {
+            let needs_event = &mut waits_in;
+            let done = answer(move || match channel.write(bytes.ok_or(Errno::FAULT)?)? {
                 Done::Taken(count) => Ok(count as ssize_t),
                 Done::NeedsEvent(channel) => {
-                    waits_in = Some(channel);
+                    *needs_event = Some(channel);
                     Ok(0)
                 }
             });
-            drop(channel);
             match (waits_in, bytes) {
                 // SAFETY: the caller's promise.
                 (Some(channel), Some(bytes)) => unsafe { wait_for_cm_event(fd, channel, bytes) },

@@ -18,6 +18,7 @@ use crate::next::Failure;
 use libc::c_int;
 use rustix::io::Errno;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use urxe_shm::client::cancellation::CancellationDisabled;
 
 /// Defines functions that the program, and the libraries it uses, call instead of libc's.
 macro_rules! hooks {
@@ -37,8 +38,16 @@ macro_rules! hooks {
 }
 use hooks;
 
-/// Does what is ours to do, and says how it went as a C function does.
+/// Does what is ours to do, and says how it went as a C function does. The thread is not cancelled
+/// meanwhile: that would unwind through us.
 fn answer<R: Failure>(work: impl FnOnce() -> Result<R, Errno>) -> R {
+    // CLIENT-063
+    let _cancellation = CancellationDisabled::in_this_thread();
+    answer_uncancelled(work)
+}
+
+/// The same where nothing is called in which a thread may be cancelled.
+fn answer_uncancelled<R: Failure>(work: impl FnOnce() -> Result<R, Errno>) -> R {
     let before = errno();
     match catch_unwind(AssertUnwindSafe(work)).unwrap_or(Err(Errno::IO)) {
         Ok(result) => {

@@ -106,6 +106,11 @@ impl Context {
         self.device
     }
 
+    /// Whether the daemon has this name for it.
+    pub(crate) fn is(&self, context: ContextHandle) -> bool {
+        self.handle.get() == Some(&context)
+    }
+
     /// What `write(2)` does if the bytes are a doorbell; `None` if they are not. No lock, no
     /// allocation, no system call while the daemon is awake.
     #[inline]
@@ -271,7 +276,7 @@ impl Context {
                 let request = Request::CreateCq {
                     context: self.handle()?,
                     cqe,
-                    channel: channel.as_ref().map(|events| events.channel),
+                    channel: channel.as_ref().map(|events| events.channel()),
                     user_handle,
                     comp_vector,
                 };
@@ -390,11 +395,7 @@ impl Context {
     /// The completion channel that a descriptor is. `EBADF` if it is none of this context.
     fn channel_of(&self, fd: RawFd) -> Result<Arc<CompletionEvents>, Refused> {
         match DESCRIPTORS.genuine(fd) {
-            Some(Descriptor::CompletionChannel(events))
-                if Some(&events.context) == self.handle.get() =>
-            {
-                Ok(events)
-            }
+            Some(Descriptor::CompletionChannel(events)) if self.is(events.context()) => Ok(events),
             _ => {
                 let reason =
                     format!("channel: descriptor {fd} is no completion channel of this device");

@@ -109,8 +109,8 @@ pub(crate) const MAX_EVENT_LEN: usize = size_of::<AsyncEvent>();
 pub(crate) struct CompletionEvents {
     session: Arc<Session>,
     ledger: Arc<Ledger>,
-    pub(super) context: ContextHandle,
-    pub(super) channel: CompChannelHandle,
+    context: ContextHandle,
+    channel: CompChannelHandle,
     /// Events that nobody could write into the pipe, because the daemon is gone.
     put_off: Mutex<VecDeque<EventRecord>>,
 }
@@ -123,6 +123,16 @@ impl CompletionEvents {
         channel: CompChannelHandle,
     ) -> CompletionEvents {
         CompletionEvents { session, ledger, context, channel, put_off: Mutex::default() }
+    }
+
+    /// The context that it is of.
+    pub(crate) fn context(&self) -> ContextHandle {
+        self.context
+    }
+
+    /// The daemon's name for it.
+    pub(crate) fn channel(&self) -> CompChannelHandle {
+        self.channel
     }
 
     /// Fails if a read of `len` bytes must: `EINVAL` if no event fits, `EIO` in a fork.

@@ -1,30 +1,8 @@
 /* A handle is of the context that it was made in. In another one of the same process it does not
    exist, nor does it after its object is destroyed; so it is with event channels and their ids. */
 #include "check.h"
+#include "commands.h"
 #include <netinet/in.h>
-
-/* Writes a command of any kind, with a driver's part that may be longer than is needed. */
-static ssize_t command(int fd, __u32 number, const void *core, size_t in, size_t out)
-{
-    struct {
-        struct ib_uverbs_cmd_hdr header;
-        char core[256];
-    } bytes = {.header = {number, (sizeof bytes.header + in) / 4, out / 4}};
-    CHECK(in % 4 == 0 && out % 4 == 0 && in <= sizeof bytes.core);
-    memcpy(bytes.core, core, in);
-    ssize_t len = sizeof bytes.header + in;
-    ssize_t written = write(fd, &bytes, len);
-    CHECK(written == len || written == -1);
-    return written < 0 ? -1 : 0;
-}
-
-#define ORDER(fd, name, core) command(fd, IB_USER_VERBS_CMD_##name, &(core), sizeof(core), 0)
-/* `answer` begins with what the kernel answers, and has room for the driver's part. */
-#define ASK(fd, name, core, answer)                                                        \
-    ((core).response = (uintptr_t)&(answer),                                               \
-     command(fd, IB_USER_VERBS_CMD_##name, &(core), sizeof(core), sizeof(answer)))
-
-#define WITH_DRIVER(type) struct { struct type core; char driver[64]; }
 
 /* One object of each kind. */
 struct objects {

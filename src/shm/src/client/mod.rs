@@ -2,6 +2,7 @@
 //!
 //! Both kinds of client, the Rust library and the shim under stock libibverbs, stand on this.
 //!
+//! - [`cancellation`]: threads that are cancelled.
 //! - [`file_identity`]: whether a number of ours is still what we have opened.
 //! - [`lookout`]: when a program looks whether there is a daemon.
 //! - [`own_thread`]: a thread of ours in a program that knows nothing of it.
@@ -10,6 +11,7 @@
 //! - [`poll_backoff`]: how a program that polls makes room. [`yield_policy`]: how it and the daemon
 //!   take turns where cores are scarce. [`time_slice`]: how long such a turn is.
 
+pub mod cancellation;
 pub mod file_identity;
 pub mod lookout;
 pub mod mirror;
