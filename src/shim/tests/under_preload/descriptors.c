@@ -1,5 +1,7 @@
 /* Duplicating and closing, also of what the program does not know it has. */
 #include "check.h"
+#include "commands.h"
+#include <sys/resource.h>
 
 /* The last number that a process may have by the usual limit of 1,024 descriptors. */
 #define LAST 1023
@@ -112,6 +114,20 @@ static void parts(void)
     close(fd);
 }
 
+/* A program that may open no more is told so. */
+static void too_many(void)
+{
+    int fd = open_device(), next = dup(fd);
+    struct rlimit before;
+    CHECK(next > fd && close(next) == 0 && getrlimit(RLIMIT_NOFILE, &before) == 0);
+    struct rlimit less = {.rlim_cur = next, .rlim_max = before.rlim_max};
+    CHECK(setrlimit(RLIMIT_NOFILE, &less) == 0);
+    FAILS(EMFILE, create_comp_channel(fd));
+    CHECK(setrlimit(RLIMIT_NOFILE, &before) == 0);
+    int channel = create_comp_channel(fd);
+    CHECK(channel >= 0 && close(channel) == 0 && close(fd) == 0 && hidden() == 0);
+}
+
 int main(void)
 {
     duplicates();
@@ -122,5 +138,6 @@ int main(void)
     closing_everything(close_all_by_closefrom);
 #endif
     parts();
+    too_many();
     return 0;
 }

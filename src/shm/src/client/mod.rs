@@ -86,6 +86,10 @@ impl From<ChannelError> for CallError {
         match error {
             ChannelError::Closed => CallError::Gone,
             ChannelError::Os(source) => CallError::System { what: "the control socket", source },
+            // CLIENT-065: the daemon sends no more than there may be with a message.
+            ChannelError::FdsLost => {
+                CallError::System { what: "descriptors of the daemon", source: Errno::MFILE.into() }
+            }
             error => CallError::nonsense(error),
         }
     }
