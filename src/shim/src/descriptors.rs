@@ -12,6 +12,7 @@ use std::os::fd::RawFd;
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicUsize, Ordering};
+use urxe_shm::client::cancellation::CancellationDisabled;
 use urxe_shm::client::file_identity::FileIdentity;
 
 /// What a descriptor of ours is.
@@ -117,14 +118,17 @@ impl<D: Clone> Table<D> {
     /// What `fd` is, if it still is the file that it was. If it is not, the program has closed it
     /// behind our back, and it is forgotten.
     pub(crate) fn genuine(&self, fd: RawFd) -> Option<D> {
-        let found = self.with_entry(fd, |entry| (entry.descriptor.clone(), entry.file))?;
-        match found {
-            (descriptor, file) if file == FileIdentity::of(fd) => Some(descriptor),
-            _ => {
-                self.remove(fd);
-                None
+        self.with_entry(fd, |entry| {
+            if entry.file == FileIdentity::of(fd) {
+                return Some(entry.descriptor.clone());
             }
-        }
+            // CLIENT-066: what a child of `vfork` has there says nothing of its parent's.
+            if self.is_of_this_process() {
+                self.remove_entry(fd, entry);
+            }
+            None
+        })
+        .flatten()
     }
 
     /// Says what `fd` is from now on.
@@ -140,6 +144,17 @@ impl<D: Clone> Table<D> {
         if let Some(slot) = self.slot(fd) {
             self.retire(slot.swap(ptr::null_mut(), Ordering::SeqCst));
         }
+    }
+
+    /// The same, unless another thread has said meanwhile what `fd` is from now on. For whoever
+    /// looks at the entry: so it is not freed, and no other is at its address.
+    fn remove_entry(&self, fd: RawFd, entry: &Entry<D>) {
+        let Some(slot) = self.slot(fd) else { return };
+        let entry = ptr::from_ref(entry).cast_mut();
+        // CLIENT-066
+        let removed =
+            slot.compare_exchange(entry, ptr::null_mut(), Ordering::SeqCst, Ordering::Relaxed);
+        self.retire(removed.unwrap_or(ptr::null_mut()));
     }
 
     /// The first descriptor of ours from `fd` on.
@@ -207,6 +222,7 @@ impl<D: Clone> Table<D> {
             // Whoever looks from now on finds the slots without those on the list.
             if self.readers.load(Ordering::SeqCst) == 0 {
                 // The last name of a context may end here, and talk to the daemon.
+                let _cancellation = CancellationDisabled::in_this_thread();
                 free(first);
                 continue;
             }
@@ -337,6 +353,29 @@ mod tests {
         rustix::io::dup2(rustix::pipe::pipe().unwrap().0, &mut file).unwrap();
         assert!(table.genuine(fd).is_none());
         assert!(is_over() && !table.has(fd));
+    }
+
+    #[test]
+    fn an_entry_that_was_replaced_meanwhile_stays() {
+        let table = Table::new();
+        table.insert(7, 1);
+        table.with_entry(7, |entry| {
+            table.insert(7, 2);
+            table.remove_entry(7, entry);
+        });
+        assert_eq!(table.with(7, |&it| it), Some(2));
+    }
+
+    #[test]
+    fn another_process_with_this_memory_forgets_nothing() {
+        let table = Table::new();
+        let mut file = rustix::pipe::pipe().unwrap().0;
+        let fd = file.as_raw_fd();
+        table.insert(fd, 7);
+        table.pid.store(own_pid() + 1, Ordering::Relaxed);
+        rustix::io::dup2(rustix::pipe::pipe().unwrap().0, &mut file).unwrap();
+        assert_eq!(table.genuine(fd), None);
+        assert!(table.has(fd), "to its owner it is what it was");
     }
 
     #[test]
