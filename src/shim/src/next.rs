@@ -125,8 +125,6 @@ functions! {
         or freopen(path, mode, file);
     fn opendir(path: *const c_char) -> *mut DIR;
 
-    fn madvise(start: *mut c_void, len: size_t, advice: c_int) -> c_int;
-
     // Since glibc 2.33 there are `stat` and its relatives; before, `__xstat` and its relatives,
     // which new architectures do not have.
     fn stat(path: *const c_char, buf: *mut Stat) -> c_int,

@@ -1,21 +1,43 @@
 //! Memory that the program says it needs no more. Where it was remapped, `madvise` alone does not
 //! zero it, as allocators rely on.
+//!
+//! Allocators call this with a lock of theirs held, which a thread that holds one of ours may wait
+//! for. So nothing is looked up here, and no lock is taken but for memory that is remapped.
 
-use super::{answer, hooks};
-use crate::next;
+use super::{answer, errno, hooks, put_errno};
 use libc::{c_int, c_void, size_t};
 use urxe_shm::memory::remap;
 
 hooks! {
     fn madvise(start: *mut c_void, len: size_t, advice: c_int) -> c_int {
-        let result = next::madvise(start, len, advice);
-        if !matches!(advice, libc::MADV_DONTNEED | libc::MADV_FREE) {
+        let before = errno();
+        let result = libc::syscall(libc::SYS_madvise, start, len, advice) as c_int;
+        if !is_to_be_discarded(advice, result) {
             return result;
         }
-        // Memory that is shared cannot be given back later (`MADV_FREE`), so it is at once.
-        answer(|| match remap::discard(start.addr() as u64, len as u64) {
-            true => Ok(0),
-            false => Ok(result),
-        })
+        let discard = || Ok(c_int::from(remap::discard(start.addr() as u64, len as u64)));
+        match (answer(discard), advice) {
+            (0, _) | (1, libc::MADV_DONTNEED) => result,
+            (1, _) => {
+                put_errno(before);
+                0
+            }
+            (failure, _) => failure,
+        }
+    }
+}
+
+/// Whether what is remapped of a range is to be zeroed, after the kernel has said this of the
+/// advice.
+fn is_to_be_discarded(advice: c_int, result: c_int) -> bool {
+    let failure = (result != 0).then(errno);
+    match advice {
+        // MEM-059: what the kernel refuses changes nothing. Beside memory that is not mapped it
+        // has done the rest.
+        libc::MADV_DONTNEED => matches!(failure, None | Some(libc::ENOMEM)),
+        // Memory that is shared cannot be given back later, which the kernel refuses, so it is at
+        // once.
+        libc::MADV_FREE => failure == Some(libc::EINVAL),
+        _ => false,
     }
 }

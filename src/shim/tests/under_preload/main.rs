@@ -186,6 +186,23 @@ fn threads_signals_and_cancellation_are_harmless() {
 }
 
 #[test]
+fn memory_that_is_remapped_is_as_memory_of_the_programs_own() {
+    let bench = Bench::new();
+    let mut command = bench.command(&bench.compile("memory", &[]), &[]);
+    command.env(IN_PROCESS, "0");
+    bench.check("memory", command);
+}
+
+#[test]
+fn an_allocator_that_holds_a_lock_and_threads_that_register_do_not_wait_for_each_other() {
+    let bench = Bench::new();
+    let program = bench.compile("allocator", &["-fno-builtin"]);
+    let mut command = bench.command(&program, &[]);
+    command.env(IN_PROCESS, "0").env("URXE_MR", "remap");
+    bench.check("allocator", command);
+}
+
+#[test]
 fn without_a_daemon_nothing_changes() {
     let mut bench = Bench::new();
     bench.daemon = None;

@@ -12,7 +12,7 @@
 //! or shares it, if another thread forks in that very moment.
 
 use super::areas::Area;
-use super::{Locked, READ_WRITE, pointer};
+use super::{Locked, READ_WRITE, listed, pointer};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MprotectFlags, MremapFlags};
@@ -123,6 +123,7 @@ extern "C" fn after_in_parent() {
 
 extern "C" fn after_in_child() {
     let Some(fork) = take_own() else { return };
+    listed::forget_all();
     for view in &fork.views {
         if copy(view).is_err() {
             // Rather no memory than its parent's.

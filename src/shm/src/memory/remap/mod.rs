@@ -29,35 +29,39 @@
 //!   was made by a bare `clone` has a hole there.
 //! - `MADV_DONTNEED` alone does not zero it: the bytes are still in the memfd. [`discard`] is to be
 //!   called with it, as the library for stock programs does.
-//! - Memory that is made longer where it lies (`mremap`) ends where it ended: it is to be
-//!   deregistered before.
+//! - Memory that is made longer (`mremap`) while it is registered ends where it ended. After it was
+//!   deregistered it can be, and what is new takes up to twice the memory. Where only a part of a
+//!   mapping was remapped, that part stays a mapping of its own, which no `mremap` goes beyond.
 
 mod areas;
 mod copied;
 mod fork;
 mod holders;
+mod listed;
 #[cfg(test)]
 mod tests;
 pub(crate) mod write_protect;
 
 pub use copied::Copied;
 
+use crate::client::cancellation::CancellationDisabled;
 use crate::control::{Backing, WhyCopied};
 use crate::memory::process::Process;
 use crate::memory::region::create_memfd;
 use crate::memory::region::page_size;
 use areas::Area;
 use copied::CopiedRanges;
+use listed::Listed;
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags};
+use rustix::process::{Resource, getrlimit};
 use std::cell::Cell;
 use std::ffi::c_void;
 use std::io;
 use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use write_protect::{SignalsBlocked, WriteProtection};
 
@@ -81,9 +85,6 @@ struct State {
     copied: CopiedRanges,
 }
 
-/// Whether anything was ever remapped in this process or those it comes from.
-static IS_USED: AtomicBool = AtomicBool::new(false);
-
 static STATE: Mutex<State> =
     Mutex::new(State { remapped: Vec::new(), copied: CopiedRanges::new() });
 
@@ -93,8 +94,12 @@ thread_local! {
     static IS_HOLDER: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The state, locked. Nothing that is done with it leaves it half changed.
-struct Locked(MutexGuard<'static, State>);
+/// The state, locked. Nothing that is done with it leaves it half changed; nor does a cancellation,
+/// which the files that are read meanwhile would invite.
+struct Locked {
+    state: MutexGuard<'static, State>,
+    _cancellation: CancellationDisabled,
+}
 
 impl Locked {
     /// Waits for other threads, which takes milliseconds; none if this thread has it already.
@@ -104,9 +109,10 @@ impl Locked {
         }
         // Before the lock is taken for the first time: a child is not to find it taken.
         fork::watch();
+        let _cancellation = CancellationDisabled::in_this_thread();
         let state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
         IS_HOLDER.set(true);
-        Some(Locked(state))
+        Some(Locked { state, _cancellation })
     }
 }
 
@@ -114,13 +120,13 @@ impl Deref for Locked {
     type Target = State;
 
     fn deref(&self) -> &State {
-        &self.0
+        &self.state
     }
 }
 
 impl DerefMut for Locked {
     fn deref_mut(&mut self) -> &mut State {
-        &mut self.0
+        &mut self.state
     }
 }
 
@@ -356,9 +362,12 @@ pub fn share(addr: u64, len: u64, longest: u64) -> Result<Shared, NotRemapped> {
     if !fork::is_watched() {
         return Err(system("pthread_atfork")(Errno::NOMEM));
     }
+    // MEM-060: the system ends a program that goes beyond.
+    if len > longest_file() {
+        return Err(system("setting the length of a memfd (RLIMIT_FSIZE)")(Errno::FBIG));
+    }
     let new = Arc::new(Remapped::new(addr, len)?);
     remapped.push(Arc::downgrade(&new));
-    IS_USED.store(true, Ordering::Relaxed);
     Ok(Shared::new(new, 0))
 }
 
@@ -367,15 +376,23 @@ fn is_of_this_process(remapped: &Weak<Remapped>) -> bool {
     remapped.upgrade().is_some_and(|remapped| remapped.process.is_this())
 }
 
+/// The length that this process may give to a file (`ulimit -f`).
+fn longest_file() -> u64 {
+    getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX)
+}
+
 /// Zeroes what is remapped of a range, in whole pages, as `madvise(MADV_DONTNEED)` does with
-/// memory of the program's own. Says whether anything was.
+/// memory of the program's own. Says whether anything was. What does not begin with a page it
+/// leaves alone, like that. Waits for nobody unless some of it is remapped.
 pub fn discard(addr: u64, len: u64) -> bool {
-    if !IS_USED.load(Ordering::Relaxed) {
+    let page = page_size() as u64;
+    let end = addr.checked_add(len).and_then(|end| end.checked_next_multiple_of(page));
+    let Some(end) = end.filter(|_| addr.is_multiple_of(page)) else { return false };
+    // MEM-058
+    if !listed::overlap(&(addr..end)) {
         return false;
     }
     let Some(state) = Locked::state() else { return false };
-    let (page, end) = (page_size() as u64, addr.saturating_add(len));
-    let end = end.checked_next_multiple_of(page).unwrap_or(end);
     let mut found = false;
     for range in state.remapped.iter().filter_map(Weak::upgrade) {
         let (start, end) = (addr.max(range.addr), end.min(range.addr + range.len));
@@ -399,6 +416,8 @@ struct Remapped {
     len: u64,
     /// Whose memory it is: not that of a child.
     process: Process,
+    /// In a child the slot may be another range's.
+    listed: ManuallyDrop<Listed>,
 }
 
 impl Remapped {
@@ -409,6 +428,7 @@ impl Remapped {
         let inode = rustix::fs::fstat(&memfd).map_err(system("fstat"))?.st_ino;
         let process = Process::current().map_err(system("making a page that is wiped on fork"))?;
         let new = Replacement::of(&memfd, len)?;
+        let listed = Listed::new(&(addr..addr + len)).ok_or(NotRemapped::TooMany)?;
         // From here to the end nothing may touch the range, nor what the program keeps beside
         // it: no memory is allocated, and no signal handler runs.
         let signals = SignalsBlocked::in_this_thread();
@@ -417,7 +437,8 @@ impl Remapped {
         new.move_to(addr)?;
         drop(protection);
         drop(signals);
-        Ok(Remapped { memfd: ManuallyDrop::new(memfd), inode, addr, len, process })
+        let (memfd, listed) = (ManuallyDrop::new(memfd), ManuallyDrop::new(listed));
+        Ok(Remapped { memfd, inode, addr, len, process, listed })
     }
 
     /// Whether the descriptor still is what it was.
@@ -431,15 +452,19 @@ impl Drop for Remapped {
     /// view of the memfd, from one moment to the next; then copies of all its pages; and when
     /// nothing of the memfd is seen any more, its pages are freed.
     fn drop(&mut self) {
-        if !self.has_its_memfd() {
-            return;
+        if self.has_its_memfd() {
+            if self.process.is_this() && self.give_back_all().is_ok() {
+                let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+                let _ = rustix::fs::fallocate(&*self.memfd, mode, 0, self.len);
+                self.allow_longer_views();
+            }
+            // SAFETY: this is the end; nobody uses it afterwards.
+            unsafe { ManuallyDrop::drop(&mut self.memfd) };
         }
-        if self.process.is_this() && self.give_back_all().is_ok() {
-            let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-            let _ = rustix::fs::fallocate(&*self.memfd, mode, 0, self.len);
+        if self.process.is_this() {
+            // SAFETY: as above.
+            unsafe { ManuallyDrop::drop(&mut self.listed) };
         }
-        // SAFETY: this is the end; nobody uses it afterwards.
-        unsafe { ManuallyDrop::drop(&mut self.memfd) };
     }
 }
 
@@ -460,6 +485,16 @@ impl Remapped {
             && area.inode == self.inode
             && place == Some(area.range.start)
             && area.range.end <= self.addr + self.len
+    }
+
+    /// The program may make what was given back longer (`mremap`): what is new then is memory of
+    /// zeroes, and not beyond the end of a file. Nobody else sees the memfd any more.
+    fn allow_longer_views(&self) {
+        /// More than any address space has.
+        const LONGEST: u64 = 1 << 57;
+        // MEM-061
+        let len = longest_file().min(LONGEST).max(self.len);
+        let _ = rustix::fs::ftruncate(&*self.memfd, len);
     }
 
     fn give_back(&self, area: &Area) -> Result<(), Errno> {

@@ -382,6 +382,84 @@ fn discarded_memory_is_zero_for_the_program_and_the_daemon() {
 }
 
 #[test]
+fn nothing_is_discarded_from_an_address_within_a_page() {
+    let memory = Memory::new(LEN);
+    let Some(_shared) = memory.shared() else { return };
+    assert!(!discard(memory.addr() + 8, LEN as u64 - 8));
+    assert!(!discard(memory.addr(), u64::MAX));
+    assert!(memory.holds_its_numbers());
+}
+
+/// As an allocator asks, whose lock the one that remaps waits for.
+#[test]
+fn memory_that_is_not_remapped_is_discarded_without_waiting() {
+    let memory = Memory::new(2 * LEN);
+    let Some(_shared) = memory.shared_from(LEN) else { return };
+    let state = Locked::state().unwrap();
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| discard(memory.addr(), LEN as u64));
+        assert!(!other.join().unwrap());
+    });
+    drop(state);
+    assert!(memory.holds_its_numbers());
+}
+
+#[test]
+fn a_child_has_as_many_ranges_as_its_parent() {
+    let memory = Memory::new(LEN);
+    let Some(shared) = memory.shared() else { return };
+    let child = in_child(|| {
+        let is_listed = || listed::overlap(&(memory.addr()..memory.addr() + 1));
+        let was_listed = is_listed();
+        let Ok(own) = memory.share() else { return !was_listed };
+        // SAFETY: the child's own copy, which it ends without using it again.
+        drop(unsafe { std::ptr::read(&shared) });
+        let stays_listed = is_listed();
+        drop(own);
+        !was_listed && stays_listed && !is_listed()
+    });
+    assert!(child.success(), "{child}");
+    assert!(listed::overlap(&(memory.addr()..memory.addr() + 1)), "it is the parent's");
+}
+
+/// In a process of its own, which a signal would end.
+#[test]
+fn nothing_is_remapped_that_is_longer_than_a_file_may_be() {
+    let memory = Memory::new(LEN);
+    let child = in_child(|| {
+        let limit = |bytes| rustix::process::Rlimit { current: Some(bytes), maximum: None };
+        rustix::process::setrlimit(Resource::Fsize, limit(LEN as u64 - 1)).unwrap();
+        let is_refused = matches!(memory.share(), Err(NotRemapped::System { .. }));
+        rustix::process::setrlimit(Resource::Fsize, limit(LEN as u64)).unwrap();
+        // What it is given back as is no longer than that either.
+        let is_served = memory.share().map(drop).is_ok();
+        is_refused && is_served && memory.holds_its_numbers()
+    });
+    assert!(child.success(), "{child}");
+}
+
+/// In a process of its own, which a signal would end.
+#[test]
+fn memory_that_was_given_back_can_be_made_longer() {
+    let memory = Memory::new(LEN);
+    let child = in_child(|| {
+        drop(memory.share().unwrap());
+        let flags = MremapFlags::MAYMOVE;
+        // SAFETY: the child does not use `memory` again.
+        let start = unsafe { rustix::mm::mremap(memory.start, LEN, 2 * LEN, flags) }.unwrap();
+        let longer = Memory { start, len: 2 * LEN };
+        let (old, new) = longer.words().split_at(LEN / 8);
+        let is_kept = (0..).zip(old).all(|(number, word)| word.load(Ordering::Relaxed) == number);
+        let is_zero = new.iter().all(|word| word.swap(1, Ordering::Relaxed) == 0);
+        // And remapped again, as one.
+        let is_served = longer.share().is_ok();
+        let has_all = new.iter().all(|word| word.load(Ordering::Relaxed) == 1);
+        is_kept && is_zero && is_served && has_all
+    });
+    assert!(child.success(), "{child}");
+}
+
+#[test]
 fn memory_that_the_daemon_reaches_by_system_calls_is_not_remapped() {
     let memory = Memory::new(LEN);
     let Registered::Copied(copied, why) = Registered::new(memory.addr() + 8, 100, u64::MAX) else {
