@@ -1,6 +1,6 @@
 //! Commands of programs, and the QP attributes that follow from a connection.
 
-use crate::connection::{Conn, State, Terms, sidr_rep};
+use crate::connection::{State, Terms, sidr_rep};
 use crate::counters::CmCounter;
 use crate::error::{CommandError, ConnectError, ListenError};
 #[cfg(doc)]
@@ -47,8 +47,8 @@ impl Manager {
     /// Stops listening. Requests that the program has not [taken](Self::take_request) are rejected;
     /// the others stay. Returns whether the listener was there.
     pub fn unlisten(&mut self, now: Instant, listener: ListenerId) -> bool {
-        let waits = |conn: &&Conn| conn.in_backlog && conn.listener == Some(listener);
-        let waiting: Vec<ConnId> = self.conns().filter(waits).map(|conn| conn.id).collect();
+        // SHARE-126: of all connections, only those are looked at.
+        let waiting: Vec<ConnId> = self.listeners.waiting(listener).collect();
         for conn in waiting {
             self.destroy(now, conn);
         }

@@ -24,20 +24,31 @@ pub(crate) struct Held {
     wait: Duration,
     /// Whatever the port space: perftest agrees by a connection on what it then does by datagrams.
     ended: HashMap<u16, Instant>,
+    /// The same in their order; a port at which listeners ended several times is there as often.
+    in_order: VecDeque<(Instant, u16)>,
     /// In the order of their deadlines.
     requests: VecDeque<HeldRequest>,
 }
 
 impl Held {
     pub(crate) fn new(wait: Duration) -> Held {
-        Held { wait, ended: HashMap::new(), requests: VecDeque::new() }
+        Held { wait, ended: HashMap::new(), in_order: VecDeque::new(), requests: VecDeque::new() }
     }
 
     /// A listener at this port has ended.
     pub(crate) fn listener_ended(&mut self, now: Instant, port: u16) {
-        let wait = self.wait;
-        self.ended.retain(|_, at| now < *at + wait);
+        // SHARE-126: only those are looked at that are forgotten.
+        while let Some(&(at, port)) = self.in_order.front()
+            && at + self.wait <= now
+        {
+            self.in_order.pop_front();
+            // It may have ended again since.
+            if self.ended.get(&port) == Some(&at) {
+                self.ended.remove(&port);
+            }
+        }
         self.ended.insert(port, now);
+        self.in_order.push_back((now, port));
     }
 
     /// Keeps a request for this port, if a listener just ended there; returns whether it did.
@@ -81,5 +92,32 @@ impl Held {
 
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         self.requests.front().map(|request| request.until)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// SHARE-126
+    #[test]
+    fn a_port_is_forgotten_when_its_last_listener_ended_long_enough_ago() {
+        let (begin, wait) = (Instant::now(), Duration::from_millis(100));
+        let mut held = Held::new(wait);
+        let mut known = |after, port| {
+            held.listener_ended(begin + Duration::from_millis(after), port);
+            assert!(held.in_order.len() >= held.ended.len());
+            let mut known: Vec<u16> = held.ended.keys().copied().collect();
+            known.sort_unstable();
+            known
+        };
+        assert_eq!(known(0, 1), [1]);
+        assert_eq!(known(10, 2), [1, 2]);
+        assert_eq!(known(50, 1), [1, 2]);
+        assert_eq!(known(110, 3), [1, 3], "it ended again");
+        assert_eq!(known(149, 3), [1, 3]);
+        assert_eq!(known(150, 4), [3, 4]);
+        assert_eq!(known(1000, 5), [5]);
+        assert_eq!(held.in_order.len(), 1);
     }
 }

@@ -1,8 +1,9 @@
 //! Listeners, and which of them a request is for.
 
+use crate::manager::ConnId;
 use crate::saved::ServiceIdAsNumber;
 use serde::{Deserialize, Serialize};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::net::IpAddr;
 use urxe_types::QpType;
@@ -60,7 +61,7 @@ pub(crate) struct Listener {
     backlog: usize,
     /// Requests that the program has not taken yet.
     #[serde(skip)]
-    waiting: usize,
+    waiting: BTreeSet<ConnId>,
     port: u16,
     #[serde(with = "ServiceIdAsNumber")]
     service_id: ServiceId,
@@ -85,20 +86,20 @@ pub(crate) struct Listeners {
 }
 
 impl Listeners {
-    /// Puts right what is not written down: which listener has which key, and how many requests
-    /// wait at each.
+    /// Puts right what is not written down: which listener has which key, and which requests wait
+    /// at each.
     pub(crate) fn index(
         &mut self,
-        waiting: impl Iterator<Item = ListenerId>,
+        waiting: impl Iterator<Item = (ListenerId, ConnId)>,
     ) -> Result<(), ListenerId> {
         for (&id, listener) in &mut self.listeners {
-            listener.waiting = 0;
+            listener.waiting.clear();
             if id.0 > self.last || self.by_key.insert(listener.key(), id).is_some() {
                 return Err(id);
             }
         }
-        for id in waiting {
-            self.listeners.get_mut(&id).ok_or(id)?.waiting += 1;
+        for (id, conn) in waiting {
+            self.listeners.get_mut(&id).ok_or(id)?.waiting.insert(conn);
         }
         Ok(())
     }
@@ -111,7 +112,8 @@ impl Listeners {
     pub(crate) fn insert(&mut self, listen: &Listen) -> Option<ListenerId> {
         let Listen { space, port, on, service, backlog } = *listen;
         let service_id = ServiceId::ip(space, port);
-        let listener = Listener { service, backlog, waiting: 0, port, service_id, on };
+        let listener =
+            Listener { service, backlog, waiting: BTreeSet::new(), port, service_id, on };
         let key = listener.key();
         // CM-023
         if self.by_key.contains_key(&key) {
@@ -146,23 +148,27 @@ impl Listeners {
         Some((*id, self.listeners.get(id)?.service))
     }
 
-    /// Whether requests wait for the program to take them.
-    pub(crate) fn has_waiting(&self, id: ListenerId) -> bool {
-        self.listeners.get(&id).is_some_and(|listener| listener.waiting > 0)
+    /// The requests that wait for the program to take them.
+    pub(crate) fn waiting(&self, id: ListenerId) -> impl Iterator<Item = ConnId> {
+        self.listeners.get(&id).into_iter().flat_map(|listener| listener.waiting.iter().copied())
     }
 
-    /// Counts one more request in the backlog, unless it is full.
-    pub(crate) fn enter_backlog(&mut self, id: ListenerId) -> bool {
-        let Some(listener) = self.listeners.get_mut(&id) else { return false };
-        let free = listener.waiting < listener.backlog;
-        listener.waiting += usize::from(free);
-        free
+    /// Whether there is room for one more.
+    pub(crate) fn has_room(&self, id: ListenerId) -> bool {
+        self.listeners.get(&id).is_some_and(|it| it.waiting.len() < it.backlog)
     }
 
-    /// Counts one less.
-    pub(crate) fn leave_backlog(&mut self, id: ListenerId) {
+    /// One more waits.
+    pub(crate) fn enter_backlog(&mut self, id: ListenerId, conn: ConnId) {
         if let Some(listener) = self.listeners.get_mut(&id) {
-            listener.waiting = listener.waiting.saturating_sub(1);
+            listener.waiting.insert(conn);
+        }
+    }
+
+    /// One waits no more.
+    pub(crate) fn leave_backlog(&mut self, id: ListenerId, conn: ConnId) {
+        if let Some(listener) = self.listeners.get_mut(&id) {
+            listener.waiting.remove(&conn);
         }
     }
 }

@@ -243,10 +243,6 @@ impl Manager {
         self.conns.get(&id)
     }
 
-    pub(crate) fn conns(&self) -> impl Iterator<Item = &Conn> {
-        self.conns.values()
-    }
-
     pub(crate) fn find_by_request(&self, key: RequestKey) -> Option<ConnId> {
         self.by_request.get(&key).copied()
     }
@@ -315,7 +311,7 @@ impl Manager {
             && std::mem::take(&mut conn.in_backlog)
             && let Some(listener) = conn.listener
         {
-            self.listeners.leave_backlog(listener);
+            self.listeners.leave_backlog(listener, id);
         }
     }
 

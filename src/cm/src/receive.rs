@@ -233,18 +233,20 @@ impl Manager {
     ) -> Option<Conn> {
         // CM-024: one of each listener's is always taken, so that no program can keep all others
         // from being asked.
-        if self.pending_requests() >= MAX_REQUESTS && self.listeners.has_waiting(listener) {
+        let has_one = self.listeners.waiting(listener).next().is_some();
+        if self.pending_requests() >= MAX_REQUESTS && has_one {
             self.counters.add(CmCounter::DropTooManyRequests, 1);
             return None;
         }
         // CM-024
-        if !self.listeners.enter_backlog(listener) {
+        if !self.listeners.has_room(listener) {
             self.counters.add(CmCounter::DropBacklog, 1);
             return None;
         }
         let mut conn = self.new_conn(state, path, service_id);
         conn.listener = Some(listener);
         conn.in_backlog = true;
+        self.listeners.enter_backlog(listener, conn.id);
         Some(conn)
     }
 

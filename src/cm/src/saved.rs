@@ -97,7 +97,7 @@ impl Manager {
             return Err(RestoreError::NoConnection(*id));
         }
         let waiting = manager.conns.values().filter(|conn| conn.in_backlog);
-        let waiting = waiting.filter_map(|conn| conn.listener);
+        let waiting = waiting.filter_map(|conn| Some((conn.listener?, conn.id)));
         manager.listeners.index(waiting).map_err(RestoreError::Listener)?;
         manager.by_request = by_request.into_iter().collect();
         manager.by_qpn = by_qpn.into_iter().collect();

@@ -422,6 +422,36 @@ fn unlisten_rejects_the_requests_that_were_not_taken() {
     assert_eq!(t.sent().name(), "REP");
 }
 
+/// SHARE-126
+#[test]
+fn unlisten_rejects_its_own_requests_and_those_of_no_other_listener() {
+    let mut t = Script::new();
+    let listeners = [0, 1].map(|at| {
+        let listen = Listen { port: PORT + at, backlog: 10, ..listen() };
+        t.cm.listen(t.now, &listen).unwrap()
+    });
+    for n in 1..=6u16 {
+        let service_id = ServiceId::ip(PortSpace::Tcp, PORT + n % 2);
+        let number = u32::from(n);
+        let (local_comm_id, local_qpn) = (CommId(number), Qpn::new(0x100 + number));
+        t.receive(Req { local_comm_id, local_qpn, service_id, ..req() });
+        t.requested();
+    }
+    for (listener, numbers) in listeners.into_iter().zip([[2, 4, 6], [1, 3, 5]]) {
+        assert!(t.cm.unlisten(t.now, listener));
+        let mut rejected = Vec::new();
+        while let Some(sent) = t.cm.poll_mad() {
+            match Mad::parse(&sent.mad).unwrap().message {
+                Message::Rej(rej) => rejected.push(rej.remote_comm_id.0),
+                other => panic!("{other}"),
+            }
+        }
+        rejected.sort_unstable();
+        assert_eq!(rejected, numbers);
+        t.assert_silent();
+    }
+}
+
 #[test]
 fn destroy_rejects_a_connection_that_is_not_established() {
     let (mut t, conn) = Script::req_received();

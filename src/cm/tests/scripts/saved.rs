@@ -143,6 +143,7 @@ fn listeners_go_on_elsewhere_with_their_backlogs() {
     let next = t.cm.listen(t.now, &Listen { port: PORT + 1, ..listen() }).unwrap();
     assert!(next > listener);
     t.cm.unlisten(t.now, listener);
+    assert_eq!(t.cm.pending_requests(), 0, "also what came before is refused");
     assert!(t.cm.listen(t.now, &listen()).unwrap() > next);
 }
 
