@@ -30,6 +30,7 @@ counters! {
         cm_ports_freed: "Those of them that were given up (whole daemon).",
         cm_events_taken: "Events of the connection manager that programs took (whole daemon).",
         cm_events_withdrawn: "Those that were not taken, because what they were about was gone (whole daemon).",
+        cm_requests_without_id: "Requests of peers that were refused, because the program that listens, or its user, may have no more ids (whole daemon).",
     }
 }
 

@@ -35,7 +35,7 @@ pub const MAX_CM_CHANNELS: usize = 1 << 14;
 
 /// Ids of the connection manager of one session, at a few hundred bytes each: both ends of ten
 /// thousand connections and more, but half of the ports and half of the listeners at most, so that
-/// no program has them all.
+/// no program has them all. What a user has of them in several sessions has bounds of its own.
 pub const MAX_CM_IDS: usize = 1 << 15;
 
 /// Memberships of one session's ids in multicast groups: more than groups that its QPs can be
@@ -45,10 +45,6 @@ pub const MAX_CM_MEMBERSHIPS: usize = urxe_slot::limits::MAX_MCAST_GROUPS;
 /// Requests of peers that wait at a listener for its program to take them, as in the kernel
 /// (`rdma_ucm.max_backlog`).
 pub const MAX_CM_BACKLOG: u32 = 1024;
-
-/// Events of one id that wait before requests are refused that would cause more. In its life it
-/// has no more than half a dozen, unless a program tries again and again what fails.
-pub const MAX_CM_WAITING_EVENTS: u32 = 64;
 
 /// Registrations of all sessions of a process that are mapped there, an equal part of them in each
 /// slot of the daemon's own user, and all in a worker: a process can have 65,530 mappings

@@ -24,7 +24,7 @@ use urxe_types::TimeOffset;
 /// The version of [`State`]: raised with every change of what is written in it, or of what that
 /// means. What workers and programs' own slots say to the broker belongs to
 /// [`PROTOCOL_VERSION`].
-pub(super) const STATE_VERSION: u32 = 2;
+pub(super) const STATE_VERSION: u32 = 3;
 
 /// The most bytes of a state: a few hundred for each id of the connection manager.
 pub(super) const MAX_IMAGE: usize = 256 << 20;

@@ -2,11 +2,10 @@
 //! programs that end in the middle of it.
 
 use crate::cm_client::{Caller, addr_of, create_channel, param};
-use crate::harness::{Client, Random, eventually, start};
+use crate::harness::{Client, Random, eventually, start, start_with};
 use rustix::io::Errno;
 use std::net::{IpAddr, SocketAddr};
 use urxe_daemon::Handle;
-use urxe_daemon::limits::MAX_CM_WAITING_EVENTS;
 use urxe_shm::control::{
     CmChannelHandle, CmConnParam, CmEventKind, CmIdHandle, CmMulticastHandle, CmOption,
     CmPortSpace, CmReply, CmRequest, CmSubject, Reply, Request,
@@ -31,7 +30,10 @@ struct Pair {
 
 impl Pair {
     fn new() -> Pair {
-        let daemon = start(1);
+        Pair::of(start(1))
+    }
+
+    fn of(daemon: Handle) -> Pair {
         let (mut passive, active) = (Caller::new(daemon.socket()), Caller::new(daemon.socket()));
         let to = SocketAddr::new(addr_of(&daemon), 7174);
         let listener = passive.listen(TCP, 1, to);
@@ -439,19 +441,40 @@ fn ids_are_used_in_their_order_or_not_at_all() {
     pair.active.refused(CmRequest::Query { id: CmIdHandle(u32::MAX) }, Errno::NOENT);
 }
 
+/// CM-204
 #[test]
-fn events_that_are_not_taken_are_bounded() {
+fn an_address_is_resolved_again_when_the_event_of_the_last_one_was_taken() {
     let daemon = start(1);
     let mut caller = Caller::new(daemon.socket());
     let unreachable = SocketAddr::new("::1".parse().unwrap(), 7174);
     let id = caller.create(TCP, 1);
     let resolve = CmRequest::ResolveAddr { id, src: None, dst: unreachable, timeout_ms: 0 };
-    for _ in 0..MAX_CM_WAITING_EVENTS {
+    for _ in 0..3 {
         caller.order(resolve.clone());
+        caller.refused(resolve.clone(), Errno::INVAL);
+        caller.expect(1, CmEventKind::AddrError);
+        caller.expect_nothing();
     }
-    caller.refused(resolve.clone(), Errno::NOMEM);
-    caller.expect(1, CmEventKind::AddrError);
-    caller.order(resolve);
+}
+
+/// CM-205
+#[test]
+fn a_request_for_which_there_can_be_no_id_is_refused_and_what_is_behind_it_comes() {
+    let mut pair = Pair::of(start_with(1, |config| config.cm_ids_per_user = Some(3)));
+    let other = pair.passive.create(TCP, 3);
+    let id = pair.connect(17);
+    eventually("a request waits", || pair.passive.is_announced().then_some(()));
+    let resolve = CmRequest::ResolveAddr { id: other, src: None, dst: pair.to, timeout_ms: 0 };
+    pair.passive.order(resolve);
+    pair.passive.expect(3, CmEventKind::AddrResolved);
+    pair.passive.expect_nothing();
+    assert_eq!(pair.active.expect(7, CmEventKind::Rejected).status, CONSUMER);
+    assert_eq!(pair.active.client.counter("urxe0", "cm_requests_without_id"), 1);
+    // With room for its id, the next one is shown.
+    pair.active.destroy(id, 3);
+    pair.passive.destroy(other, 1);
+    pair.connect(18);
+    pair.passive.expect_request(1);
 }
 
 #[test]

@@ -88,8 +88,8 @@ impl Cm {
         src: Option<SocketAddr>,
         dst: SocketAddr,
     ) -> Result<(), ControlError> {
-        self.check_waiting(key)?;
         let id = self.id(key)?;
+        id.check_resolution()?;
         let src = match id.phase {
             Phase::Idle => src.unwrap_or(wildcard_for(dst)),
             Phase::Bound => id.src.unwrap_or(dst),
@@ -106,13 +106,12 @@ impl Cm {
         if matches!(id.phase, Phase::Idle) {
             self.bind(devices, is_root, key, src)?;
         }
-        match self.find_way(devices, key, dst) {
-            Ok(()) => self.push_event(key, CmEventKind::AddrResolved, 0, CmEventParam::None),
-            Err(errno) => {
-                let status = -errno.raw_os_error();
-                self.push_event(key, CmEventKind::AddrError, status, CmEventParam::None);
-            }
-        }
+        let (kind, status) = match self.find_way(devices, key, dst) {
+            Ok(()) => (CmEventKind::AddrResolved, 0),
+            Err(errno) => (CmEventKind::AddrError, -errno.raw_os_error()),
+        };
+        let event = self.push_event(key, kind, status, CmEventParam::None);
+        self.id_mut(key)?.resolution = event;
         Ok(())
     }
 
@@ -137,7 +136,6 @@ impl Cm {
     }
 
     pub(super) fn resolve_route(&mut self, key: u32) -> Result<(), ControlError> {
-        self.check_waiting(key)?;
         let id = self.id_mut(key)?;
         if !matches!(id.phase, Phase::AddrResolved) {
             return Err(id.cannot("resolve a route"));
@@ -161,6 +159,9 @@ impl Cm {
         let (Phase::Bound, Some(src)) = (&id.phase, id.src) else {
             return Err(id.cannot("listen"));
         };
+        // SHARE-124
+        let user = id.program.uid;
+        self.listener_account.check(user)?;
         if id.reuse_addr {
             // An id that listens no longer shares its port.
             let claim = super::ports::Claim { reuse_addr: false, ..id.claim(key, src.ip()) };
@@ -204,6 +205,7 @@ impl Cm {
         }
         self.listeners.extend(listeners.iter().map(|&listener| (listener, key)));
         self.id_mut(key)?.phase = Phase::Listening(listeners);
+        self.listener_account.take(user);
         Ok(())
     }
 
@@ -269,15 +271,42 @@ pub(super) fn space_to_engine(space: CmPortSpace) -> PortSpace {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::broker::account::Account;
     use crate::broker::sessions::Program;
+
+    fn add_id(cm: &mut Cm, uid: u32) -> u32 {
+        let program = Program { uid, name: "test".into() };
+        cm.add_id(Id::new(program, 1, 0, CmPortSpace::Tcp, QpType::Rc)).unwrap()
+    }
+
+    /// SHARE-124
+    #[test]
+    fn one_user_leaves_listeners_to_others_in_however_many_sessions() {
+        let mut cm = Cm::new();
+        cm.listener_account = Account::new("listeners", 128);
+        let listens = |cm: &mut Cm, uid| {
+            let key = add_id(cm, uid);
+            cm.listen(&mut [], Instant::now(), key, 0).map(|()| key)
+        };
+        let had: Vec<u32> = (0..128).map_while(|_| listens(&mut cm, 7).ok()).collect();
+        assert!((64..120).contains(&had.len()), "{}", had.len());
+        let refused = listens(&mut cm, 7).unwrap_err();
+        assert!(refused.message.starts_with("listeners: user 7 has"), "{refused}");
+        listens(&mut cm, 8).unwrap();
+        // As after an upgrade.
+        cm.listener_account = Account::new("listeners", 128);
+        cm.recount();
+        assert!(listens(&mut cm, 7).is_err());
+        for key in had {
+            cm.destroy_id(&mut [], Instant::now(), key);
+        }
+        listens(&mut cm, 7).unwrap();
+    }
 
     #[test]
     fn low_ports_are_for_root() {
         let mut cm = Cm::new();
-        let channel = cm.channels.insert(1, 1).unwrap();
-        let program = Program { uid: 0, name: "test".into() };
-        let id = Id::new(program, 1, channel, CmPortSpace::Tcp, QpType::Rc);
-        let key = cm.ids.insert(id).unwrap();
+        let key = add_id(&mut cm, 0);
         let addr = |port| SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port);
         for port in [1, 1023] {
             let refused = cm.bind(&[], false, key, addr(port)).unwrap_err();

@@ -1,7 +1,7 @@
 //! Event channels: queues of events, and which of them have something to tell.
 
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use urxe_cm::ConnId;
 use urxe_shm::control::{CmEventKind, CmEventParam};
@@ -36,16 +36,14 @@ pub(super) struct Request {
     pub(super) param: CmEventParam,
 }
 
-/// Events that are taken back one by one; of more, the others are moved once.
-const FEW: u32 = 8;
-
 /// A channel: the queue of its events. Its pipe is with the slot of its session, which is told
 /// whether events wait.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct EventChannel {
     session: u64,
     handle: u32,
-    queue: VecDeque<QueuedEvent>,
+    /// By their numbers. An id that goes takes back its own, however many others there are.
+    queue: BTreeMap<u64, QueuedEvent>,
 }
 
 /// Whether events wait in a channel of a session, by its handle.
@@ -60,6 +58,8 @@ pub(crate) struct ChannelNews {
 #[derive(Clone, Default, Serialize, Deserialize)]
 pub(super) struct Channels {
     all: Slab<EventChannel>,
+    /// The number of the event that came last, to whichever channel.
+    last_event: u64,
     /// Those whose queues have changed, perhaps.
     changed: BTreeSet<u32>,
 }
@@ -69,28 +69,69 @@ impl Channels {
         self.all.len()
     }
 
-    /// All events that wait.
-    pub(super) fn waiting(&self) -> impl Iterator<Item = &QueuedEvent> {
-        self.all.iter().flat_map(|(_, channel)| &channel.queue)
+    /// All events that wait, with the keys of their channels and their numbers.
+    pub(super) fn waiting(&self) -> impl Iterator<Item = (u32, u64, &QueuedEvent)> {
+        self.all.iter().flat_map(|(key, EventChannel { queue, .. })| {
+            queue.iter().map(move |(&number, queued)| (key, number, queued))
+        })
+    }
+
+    /// The number of the event that came last.
+    pub(super) fn last_event(&self) -> u64 {
+        self.last_event
     }
 
     /// Makes a channel that its session knows by a handle; `None` if there are too many.
     pub(super) fn insert(&mut self, session: u64, handle: u32) -> Option<u32> {
-        self.all.insert(EventChannel { session, handle, queue: VecDeque::new() })
+        self.all.insert(EventChannel { session, handle, queue: BTreeMap::new() })
     }
 
     pub(super) fn remove(&mut self, key: u32) -> Option<EventChannel> {
         self.all.remove(key)
     }
 
-    pub(super) fn get(&self, key: u32) -> Option<&EventChannel> {
-        self.all.get(key)
+    pub(super) fn contains(&self, key: u32) -> bool {
+        self.all.get(key).is_some()
     }
 
-    /// A channel whose queue is to change.
-    pub(super) fn get_mut(&mut self, key: u32) -> Option<&mut EventChannel> {
+    /// The next event of a channel.
+    pub(super) fn first(&self, key: u32) -> Option<&QueuedEvent> {
+        self.all.get(key)?.queue.values().next()
+    }
+
+    /// Adds an event to a channel. Returns its number, which no other ever had.
+    pub(super) fn push(&mut self, key: u32, queued: QueuedEvent) -> Option<u64> {
+        let number = self.last_event + 1;
+        self.change(key)?.insert(number, queued);
+        self.last_event = number;
+        Some(number)
+    }
+
+    /// Takes the oldest event of a channel.
+    pub(super) fn pop(&mut self, key: u32) -> Option<(u64, QueuedEvent)> {
+        self.change(key)?.pop_first()
+    }
+
+    /// Takes an event back.
+    pub(super) fn withdraw(&mut self, key: u32, number: u64) -> Option<QueuedEvent> {
+        // SHARE-125
+        self.change(key)?.remove(&number)
+    }
+
+    /// Moves events to another channel, where they are in the order in which they came.
+    pub(super) fn migrate(&mut self, from: u32, to: u32, numbers: impl Iterator<Item = u64>) {
+        let Some(queue) = self.change(from) else { return };
+        let moved = numbers.filter_map(|number| Some((number, queue.remove(&number)?)));
+        let moved: Vec<_> = moved.collect();
+        if let Some(queue) = self.change(to) {
+            queue.extend(moved);
+        }
+    }
+
+    /// The queue of a channel, which is to change.
+    fn change(&mut self, key: u32) -> Option<&mut BTreeMap<u64, QueuedEvent>> {
         self.changed.insert(key);
-        self.all.get_mut(key)
+        self.all.get_mut(key).map(|channel| &mut channel.queue)
     }
 
     /// A channel that has changed since the last time.
@@ -102,49 +143,6 @@ impl Channels {
             }
         }
         None
-    }
-}
-
-impl EventChannel {
-    /// The next event.
-    pub(super) fn first(&self) -> Option<&QueuedEvent> {
-        self.queue.front()
-    }
-
-    /// Adds an event.
-    pub(super) fn push(&mut self, queued: QueuedEvent) {
-        self.queue.push_back(queued);
-    }
-
-    /// Takes the oldest event.
-    pub(super) fn pop(&mut self) -> Option<QueuedEvent> {
-        self.queue.pop_front()
-    }
-
-    /// Takes events back that are of a kind, in their order: `most` of them, or all if there are
-    /// fewer.
-    pub(super) fn withdraw(
-        &mut self,
-        most: u32,
-        is_meant: impl Fn(&QueuedEvent) -> bool,
-    ) -> Vec<QueuedEvent> {
-        let mut meant = Vec::new();
-        if most <= FEW {
-            // Those of one connection among those of thousands: most of them need not move.
-            let mut at = 0;
-            while meant.len() < most as usize && at < self.queue.len() {
-                match is_meant(&self.queue[at]) {
-                    true => meant.extend(self.queue.remove(at)),
-                    false => at += 1,
-                }
-            }
-        } else {
-            let queue = std::mem::take(&mut self.queue);
-            let others: Vec<_>;
-            (meant, others) = queue.into_iter().partition(is_meant);
-            self.queue = others.into();
-        }
-        meant
     }
 }
 
@@ -169,8 +167,12 @@ mod tests {
             One(channels, key)
         }
 
-        fn channel(&mut self) -> &mut EventChannel {
-            self.0.get_mut(self.1).unwrap()
+        fn push(&mut self, id: u32) -> u64 {
+            self.0.push(self.1, waiting(id)).unwrap()
+        }
+
+        fn pop(&mut self) -> Option<u32> {
+            self.0.pop(self.1).map(|(_, queued)| queued.id)
         }
 
         fn news(&mut self) -> Option<bool> {
@@ -185,34 +187,52 @@ mod tests {
         let mut one = One::new();
         assert_eq!(one.news(), None);
         for id in 0..3 {
-            one.channel().push(waiting(id));
+            one.push(id);
         }
         assert_eq!(one.news(), Some(true));
         assert_eq!(one.news(), None);
         for id in 0..3 {
-            assert_eq!(one.channel().pop().unwrap().id, id);
+            assert_eq!(one.pop(), Some(id));
             assert_eq!(one.news(), Some(id < 2), "also if more wait: the byte has been read");
         }
-        assert!(one.channel().pop().is_none());
+        assert_eq!(one.pop(), None);
         assert_eq!(one.news(), Some(false), "the program may have asked without reading");
     }
 
+    /// SHARE-125
     #[test]
-    fn withdrawn_events_are_no_longer_announced() {
+    fn an_event_is_taken_back_by_its_number_and_announced_no_longer() {
         let mut one = One::new();
-        for id in [1, 2, 1, 2] {
-            one.channel().push(waiting(id));
-        }
-        assert_eq!(one.channel().withdraw(2, |queued| queued.id == 1).len(), 2);
+        let numbers = [1, 2, 1, 3].map(|id| one.push(id));
+        assert_eq!(one.0.withdraw(one.1, numbers[2]).map(|queued| queued.id), Some(1));
+        assert!(one.0.withdraw(one.1, numbers[2]).is_none(), "only once");
         assert_eq!(one.news(), Some(true));
-        assert_eq!(one.channel().withdraw(u32::MAX, |queued| queued.id == 2).len(), 2);
+        assert_eq!([one.pop(), one.pop()], [Some(1), Some(2)]);
+        one.0.withdraw(one.1, numbers[3]);
         assert_eq!(one.news(), Some(false));
+        assert!(one.push(4) > numbers[3], "no number is used twice");
+    }
+
+    /// SHARE-125
+    #[test]
+    fn events_that_move_to_another_channel_are_in_their_order_there() {
+        let mut one = One::new();
+        let other = one.0.insert(5, 8).unwrap();
+        let first = one.push(1);
+        one.0.push(other, waiting(2)).unwrap();
+        one.push(3);
+        let last = one.push(1);
+        one.0.migrate(one.1, other, [first, last].into_iter());
+        let at_other: Vec<u32> =
+            std::iter::from_fn(|| one.0.pop(other)).map(|(_, queued)| queued.id).collect();
+        assert_eq!(at_other, [1, 2, 1]);
+        assert_eq!([one.pop(), one.pop()], [Some(3), None]);
     }
 
     #[test]
     fn nothing_is_told_of_a_channel_that_is_no_more() {
         let mut one = One::new();
-        one.channel().push(waiting(1));
+        one.push(1);
         one.0.remove(one.1);
         assert_eq!(one.news(), None);
     }

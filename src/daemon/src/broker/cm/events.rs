@@ -102,8 +102,10 @@ impl Cm {
             return device.cm.destroy(now, conn);
         };
         let request = Request { device: index, conn, qp_type: id.qp_type, src, dst, param };
-        self.conn_owners.insert((index, conn), ConnOwner::Backlog(key));
-        self.enqueue(key, PendingEvent::Request(request));
+        let Some(event) = self.enqueue(key, PendingEvent::Request(request)) else {
+            return device.cm.destroy(now, conn);
+        };
+        self.conn_owners.insert((index, conn), ConnOwner::Backlog { listener: key, event });
     }
 
     fn on_progress(
@@ -134,21 +136,9 @@ impl Cm {
                 self.push_event(key, kind, status, param);
             }
             // The peer has given up before the program has taken the request.
-            Some(ConnOwner::Backlog(key)) => self.withdraw_request(key, device, conn),
+            Some(ConnOwner::Backlog { listener, event }) => self.withdraw(listener, event),
             None => {}
         }
-    }
-
-    fn withdraw_request(&mut self, key: u32, device: usize, conn: ConnId) {
-        let Some(id) = self.ids.get_mut(key) else { return };
-        let Some(channel) = self.channels.get_mut(id.channel) else { return };
-        let is_meant = |event: &PendingEvent| match event {
-            PendingEvent::Request(request) => (request.device, request.conn) == (device, conn),
-            PendingEvent::Event { .. } => false,
-        };
-        let withdrawn = channel.withdraw(1, |queued| is_meant(&queued.event)).len() as u32;
-        id.waiting -= withdrawn;
-        self.counters.cm_events_withdrawn += u64::from(withdrawn);
     }
 
     fn on_reply(&mut self, index: usize, device: &RdmaDevice, conn: ConnId, reply: &SidrReply) {
@@ -168,8 +158,20 @@ impl Cm {
     /// The next event of a channel, if there is one: whether it is a request of a
     /// peer, for which an id is to be made.
     pub(super) fn next_is_request(&self, channel: u32) -> Option<bool> {
-        let first = self.channels.get(channel)?.first()?;
+        let first = self.channels.first(channel)?;
         Some(matches!(first.event, PendingEvent::Request(_)))
+    }
+
+    /// Refuses the oldest event of a channel, a request of a peer for which there can be no id.
+    pub(super) fn refuse_first(&mut self, devices: &mut [RdmaDevice], now: Instant, channel: u32) {
+        let Some((number, queued)) = self.channels.pop(channel) else { return };
+        if let Some(id) = self.ids.get_mut(queued.id) {
+            id.waiting.remove(&number);
+        }
+        if let PendingEvent::Request(request) = queued.event {
+            self.counters.cm_requests_without_id += 1;
+            self.refuse_request(devices, now, &request);
+        }
     }
 
     /// Takes the oldest event of a channel. If it is a request of a peer, it is about a new id of
@@ -180,10 +182,10 @@ impl Cm {
         channel: u32,
         handle: u32,
     ) -> Option<(CmEvent, Option<u32>)> {
-        let queued = self.channels.get_mut(channel)?.pop()?;
+        let (number, queued) = self.channels.pop(channel)?;
         let id = self.ids.get_mut(queued.id)?;
         self.counters.cm_events_taken += 1;
-        id.waiting -= 1;
+        id.waiting.remove(&number);
         id.taken = id.taken.wrapping_add(1);
         let mut user_handle = id.user_handle.unwrap_or_default();
         match queued.event {

@@ -4,6 +4,7 @@ use super::ports::Claim;
 use crate::broker::sessions::Program;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use urxe_cm::{ConnId, ListenerId};
 use urxe_shm::control::{CmIdState, CmPortSpace, ControlError, ResourceDetail};
@@ -43,9 +44,12 @@ pub(super) struct Id {
     pub(super) accepted_qpn: Option<Qpn>,
     /// Keys of its memberships in groups.
     pub(super) memberships: Vec<u32>,
-    /// Events that wait, and events that were taken.
-    pub(super) waiting: u32,
+    /// The numbers of its events that wait in its channel.
+    pub(super) waiting: BTreeSet<u64>,
+    /// Events that were taken.
     pub(super) taken: u32,
+    /// The number of the event that says what became of resolving an address, the last time.
+    pub(super) resolution: Option<u64>,
 }
 
 /// Where an id stands.
@@ -109,8 +113,9 @@ impl Id {
             qpn: None,
             accepted_qpn: None,
             memberships: Vec::new(),
-            waiting: 0,
+            waiting: BTreeSet::new(),
             taken: 0,
+            resolution: None,
         }
     }
 
@@ -153,6 +158,20 @@ impl Id {
         let &Id { space, qp_type, src: local, dst: peer, .. } = self;
         let qpn = self.qpn.map(Qpn::get);
         is_here.then_some(ResourceDetail::CmId { space, qp_type, state, qpn, local, peer })
+    }
+
+    /// Refuses to resolve another address before it was taken what became of the last one: one that
+    /// fails again and again would have more and more events.
+    pub(super) fn check_resolution(&self) -> Result<(), ControlError> {
+        // CM-204
+        if self.resolution.is_none_or(|event| !self.waiting.contains(&event)) {
+            return Ok(());
+        }
+        let sentence = format!(
+            "id {}: cannot resolve another address, the event of the last one waits: take it first",
+            self.handle
+        );
+        Err(refuse(Errno::INVAL, sentence))
     }
 
     /// It is not at that point of its life.

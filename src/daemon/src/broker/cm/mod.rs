@@ -11,9 +11,10 @@
 //! ```
 //!
 //! A program that does not take its events blocks no other, and costs a bounded amount: an id
-//! has only so many events in its life, requests of peers take places in a listener's backlog, and
-//! what a program could ask for again and again is refused while [`MAX_CM_WAITING_EVENTS`] of its
-//! events wait.
+//! has only so many events in its life, requests of peers take places in a listener's backlog, a
+//! membership has one event, and an address is not resolved again before it was taken what became
+//! of the last one. To take events back costs as much as there are of them, whatever else waits in
+//! their channel.
 
 mod bind;
 mod channel;
@@ -31,9 +32,9 @@ use crate::broker::account::Account;
 use crate::broker::device::RdmaDevice;
 use crate::broker::sessions::Program;
 use crate::counters::CmCounters;
-use crate::limits::{MAX_CM_IDS_OF_ALL, MAX_CM_WAITING_EVENTS};
+use crate::limits::MAX_CM_IDS_OF_ALL;
 pub(crate) use channel::ChannelNews;
-use channel::{Channels, PendingEvent, QueuedEvent};
+use channel::{Channels, PendingEvent, QueuedEvent, Request};
 pub(crate) use holdings::Holdings;
 use id::{Id, Phase};
 use multicast::Membership;
@@ -43,6 +44,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeSet, HashMap};
 use std::time::Instant;
+use urxe_cm::limits::MAX_LISTENERS;
 use urxe_cm::{ConnId, ListenerId};
 use urxe_shm::control::{CmEventKind, CmEventParam, ControlError, ResourceDetail};
 use urxe_slot::refusal::refuse;
@@ -56,6 +58,9 @@ pub(crate) struct Cm {
     /// How many ids each user has.
     #[serde(skip, default = "account_of_ids")]
     id_account: Account,
+    /// How many of them listen. Each has one listener of a device at most.
+    #[serde(skip, default = "account_of_listeners")]
+    listener_account: Account,
     memberships: Slab<Membership>,
     ports: Ports,
     /// The owners of the connections of the devices' managers.
@@ -74,8 +79,9 @@ pub(crate) struct Cm {
 enum ConnOwner {
     /// The id of this key.
     Id(u32),
-    /// The listening id of this key: a request that the program has not taken.
-    Backlog(u32),
+    /// A listening id, by its key: a request that the program has not taken, and the number of its
+    /// event.
+    Backlog { listener: u32, event: u64 },
 }
 
 impl Cm {
@@ -84,6 +90,7 @@ impl Cm {
             channels: Channels::default(),
             ids: Slab::default(),
             id_account: account_of_ids(),
+            listener_account: account_of_listeners(),
             memberships: Slab::default(),
             ports: Ports::new(),
             conn_owners: HashMap::new(),
@@ -136,27 +143,38 @@ impl Cm {
         self.ids.get_mut(key).ok_or_else(gone)
     }
 
-    /// Adds an event of an id to its channel. A request that its program has not accepted has no
-    /// events: that it has failed, the program finds out when it accepts.
-    fn push_event(&mut self, key: u32, kind: CmEventKind, status: i32, param: CmEventParam) {
-        self.enqueue(key, PendingEvent::Event { membership: None, kind, status, param });
+    /// Adds an event of an id to its channel, and returns its number. A request that its program
+    /// has not accepted has no events: that it has failed, the program finds out when it accepts.
+    fn push_event(
+        &mut self,
+        key: u32,
+        kind: CmEventKind,
+        status: i32,
+        param: CmEventParam,
+    ) -> Option<u64> {
+        self.enqueue(key, PendingEvent::Event { membership: None, kind, status, param })
     }
 
-    fn enqueue(&mut self, key: u32, event: PendingEvent) {
-        let Some(id) = self.ids.get_mut(key).filter(|id| id.user_handle.is_some()) else { return };
-        if let Some(channel) = self.channels.get_mut(id.channel) {
-            id.waiting += 1;
-            channel.push(QueuedEvent { id: key, event });
+    fn enqueue(&mut self, key: u32, event: PendingEvent) -> Option<u64> {
+        let id = self.ids.get_mut(key).filter(|id| id.user_handle.is_some())?;
+        let number = self.channels.push(id.channel, QueuedEvent { id: key, event })?;
+        id.waiting.insert(number);
+        Some(number)
+    }
+
+    /// Takes an event of an id back, if its program has not taken it.
+    fn withdraw(&mut self, key: u32, number: u64) {
+        let Some(id) = self.ids.get_mut(key) else { return };
+        if id.waiting.remove(&number) {
+            let withdrawn = self.channels.withdraw(id.channel, number);
+            self.counters.cm_events_withdrawn += u64::from(withdrawn.is_some());
         }
     }
 
-    /// Refuses what would make one event more of an id that has too many waiting.
-    fn check_waiting(&self, key: u32) -> Result<(), ControlError> {
-        let waiting = self.id(key)?.waiting;
-        if waiting < MAX_CM_WAITING_EVENTS {
-            return Ok(());
-        }
-        Err(refuse(Errno::NOMEM, format!("{waiting} events of this id wait: take them first")))
+    /// Refuses a peer's request that its program has not taken.
+    fn refuse_request(&mut self, devices: &mut [RdmaDevice], now: Instant, request: &Request) {
+        self.conn_owners.remove(&(request.device, request.conn));
+        devices[request.device].cm.destroy(now, request.conn);
     }
 
     /// Ends what an id is about, and takes its events back that were not taken. Returns how many
@@ -168,6 +186,7 @@ impl Cm {
         self.counters.cm_ids_destroyed += 1;
         match std::mem::replace(&mut id.phase, Phase::Over) {
             Phase::Listening(listeners) => {
+                self.listener_account.give_back(id.program.uid);
                 for (device, listener) in listeners {
                     self.listeners.remove(&(device, listener));
                     devices[device].cm.unlisten(now, listener);
@@ -186,15 +205,11 @@ impl Cm {
         for membership in std::mem::take(&mut id.memberships) {
             self.memberships.remove(membership);
         }
-        if id.waiting > 0
-            && let Some(channel) = self.channels.get_mut(id.channel)
-        {
-            self.counters.cm_events_withdrawn += u64::from(id.waiting);
-            for queued in channel.withdraw(id.waiting, |queued| queued.id == key) {
-                if let PendingEvent::Request(request) = queued.event {
-                    self.conn_owners.remove(&(request.device, request.conn));
-                    devices[request.device].cm.destroy(now, request.conn);
-                }
+        for number in std::mem::take(&mut id.waiting) {
+            let Some(queued) = self.channels.withdraw(id.channel, number) else { continue };
+            self.counters.cm_events_withdrawn += 1;
+            if let PendingEvent::Request(request) = queued.event {
+                self.refuse_request(devices, now, &request);
             }
         }
         id.taken
@@ -214,16 +229,13 @@ impl Cm {
     /// Moves an id to another channel, and its waiting events with it. Returns how many of its
     /// events were taken before.
     fn migrate(&mut self, key: u32, channel: u32) -> Result<u32, ControlError> {
-        let id = self.id_mut(key)?;
-        let (before, taken) = (std::mem::replace(&mut id.channel, channel), id.taken);
-        let most = id.waiting;
-        let waiting = match self.channels.get_mut(before) {
-            Some(before) => before.withdraw(most, |queued| queued.id == key),
-            None => Vec::new(),
-        };
-        let channel = self.channels.get_mut(channel).ok_or_else(gone)?;
-        waiting.into_iter().for_each(|queued| channel.push(queued));
-        Ok(taken)
+        if !self.channels.contains(channel) {
+            return Err(gone());
+        }
+        let id = self.ids.get_mut(key).ok_or_else(gone)?;
+        let before = std::mem::replace(&mut id.channel, channel);
+        self.channels.migrate(before, channel, id.waiting.iter().copied());
+        Ok(id.taken)
     }
 
     /// The key of the channel that an id is in.
@@ -254,6 +266,10 @@ impl Cm {
 
 fn account_of_ids() -> Account {
     Account::new("ids", MAX_CM_IDS_OF_ALL)
+}
+
+fn account_of_listeners() -> Account {
+    Account::new("listeners", MAX_LISTENERS)
 }
 
 fn no_more_ids() -> ControlError {

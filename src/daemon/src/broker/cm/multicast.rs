@@ -27,6 +27,8 @@ pub(super) struct Membership {
     pub(super) id: u32,
     /// Events that were taken.
     pub(super) taken: u32,
+    /// The number of its event.
+    pub(super) event: Option<u64>,
 }
 
 impl Cm {
@@ -39,7 +41,6 @@ impl Cm {
         user_handle: u64,
         group: SocketAddr,
     ) -> Result<u32, ControlError> {
-        self.check_waiting(key)?;
         let id = self.id(key)?;
         let is_bound = matches!(id.phase, Phase::Bound | Phase::AddrResolved);
         let (true, Some(device), Some(src)) = (is_bound, id.device, id.src) else {
@@ -54,35 +55,31 @@ impl Cm {
         }
         let path = Path::between(src, group, id.traffic_class);
         let param = ud_param(&devices[device], &path, Qpn::MULTICAST, UDP_QKEY, &[]);
-        let membership = Membership { handle, user_handle, id: key, taken: 0 };
+        let membership = Membership { handle, user_handle, id: key, taken: 0, event: None };
         let membership = self.memberships.insert(membership);
         let membership = membership
             .ok_or_else(|| refuse(Errno::NOMEM, "the daemon can have no more memberships"))?;
         self.id_mut(key)?.memberships.push(membership);
         let (kind, status) = (CmEventKind::MulticastJoin, 0);
-        self.enqueue(
-            key,
-            PendingEvent::Event { membership: Some(membership), kind, status, param },
-        );
+        let event = PendingEvent::Event { membership: Some(membership), kind, status, param };
+        let event = self.enqueue(key, event);
+        if let Some(membership) = self.memberships.get_mut(membership) {
+            membership.event = event;
+        }
         Ok(membership)
     }
 
     /// Leaves a group. Returns how many events of the membership were taken.
     pub(super) fn leave(&mut self, membership: u32) -> u32 {
-        let Some(Membership { id: key, taken, .. }) = self.memberships.remove(membership) else {
+        let Some(Membership { id: key, taken, event, .. }) = self.memberships.remove(membership)
+        else {
             return 0;
         };
-        let Some(id) = self.ids.get_mut(key) else { return taken };
-        id.memberships.retain(|known| *known != membership);
-        if let Some(channel) = self.channels.get_mut(id.channel) {
-            let is_meant = |event: &PendingEvent| match event {
-                PendingEvent::Event { membership: of, .. } => *of == Some(membership),
-                PendingEvent::Request(_) => false,
-            };
-            let withdrawn = channel.withdraw(id.waiting, |queued| is_meant(&queued.event));
-            let withdrawn = withdrawn.len() as u32;
-            id.waiting -= withdrawn;
-            self.counters.cm_events_withdrawn += u64::from(withdrawn);
+        if let Some(id) = self.ids.get_mut(key) {
+            id.memberships.retain(|known| *known != membership);
+        }
+        if let Some(event) = event {
+            self.withdraw(key, event);
         }
         taken
     }

@@ -10,6 +10,7 @@ use urxe_shm::control::{
     CmChannelHandle, CmIdHandle, CmMulticastHandle, CmPortSpace, CmReply, CmRequest, CmSubject,
     ControlError, Reply,
 };
+use urxe_slot::limits::FREES_PER_TURN;
 use urxe_slot::refusal::refuse;
 use urxe_types::QpType;
 
@@ -202,18 +203,31 @@ fn get_event(
 ) -> Result<Answer, ControlError> {
     let key = channel_key(session, channel)?;
     let nothing = || refuse(Errno::AGAIN, format!("channel {channel}: no event waits"));
-    let mut handle = 0;
-    if ctx.cm.next_is_request(key).ok_or_else(nothing)? {
-        // The event stays where it is until there is room.
-        session.cm.ids.check_quota()?;
-        ctx.cm.check_id(session.program.uid)?;
-        handle = session.cm.new_handle()?;
+    // So many, that one program's refusals keep no other waiting; it is told that more wait.
+    for _ in 0..FREES_PER_TURN {
+        let mut handle = 0;
+        if ctx.cm.next_is_request(key).ok_or_else(nothing)? {
+            let Ok(new) = handle_for_request(session, ctx) else {
+                // CM-205
+                ctx.cm.refuse_first(&mut ctx.devices, ctx.now, key);
+                continue;
+            };
+            handle = new;
+        }
+        let (event, id) = ctx.cm.take_event(&mut ctx.devices, key, handle).ok_or_else(nothing)?;
+        if let Some(id) = id {
+            session.cm.ids.insert(handle, id);
+        }
+        return Ok(answer(CmReply::Event(event)));
     }
-    let (event, id) = ctx.cm.take_event(&mut ctx.devices, key, handle).ok_or_else(nothing)?;
-    if let Some(id) = id {
-        session.cm.ids.insert(handle, id);
-    }
-    Ok(answer(CmReply::Event(event)))
+    Err(nothing())
+}
+
+/// The handle of one more id, if the program may have it.
+fn handle_for_request(session: &mut Session, ctx: &BrokerCtx) -> Result<u32, ControlError> {
+    session.cm.ids.check_quota()?;
+    ctx.cm.check_id(session.program.uid)?;
+    session.cm.new_handle()
 }
 
 fn join_multicast(
