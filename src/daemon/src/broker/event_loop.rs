@@ -50,6 +50,7 @@ use urxe_types::SlotId;
 use accept::Pace;
 use change::Changes;
 pub(crate) use change::{Changeable, Changer};
+use hosted::HeldBack;
 use token::Token;
 use upgrade::Upgrades;
 pub(crate) use upgrade::{Control, Upgrader};
@@ -79,6 +80,7 @@ pub(crate) struct EventLoop {
     /// When to accept again, after many have come or the system had no room for another connection.
     accept_again: Option<Instant>,
     accept_pace: Pace,
+    held_back: HeldBack,
     /// The machine's links and addresses.
     watch: Watch,
     /// Programs that have come, and how many sessions each user has.
@@ -147,6 +149,7 @@ impl EventLoop {
             alone_since: now,
             accept_again: None,
             accept_pace: Pace::new(now),
+            held_back: HeldBack::default(),
             watch,
             admission: Admission::new(),
             sessions: BTreeMap::new(),
@@ -258,6 +261,9 @@ impl EventLoop {
             Token::Slot { slot } => {
                 self.slots.flush(now, slot);
                 for _ in 0..MESSAGES_PER_TURN {
+                    if self.is_held_back(now, slot) {
+                        return false;
+                    }
                     let Some(message) = self.slots.recv(slot) else { return false };
                     self.hear(slot, message);
                 }
@@ -299,6 +305,7 @@ impl EventLoop {
             self.accept_again = None;
             self.ready.push(Token::Listener);
         }
+        self.look_again_at_held_back(now);
         while let Some(slot) = self.slots.end_of_turn(now, &mut self.ctx.devices) {
             self.end_of_slot(slot);
         }
@@ -349,12 +356,12 @@ impl EventLoop {
                 }
             }
             ToBroker::Request { session, request } => {
-                if self.session_of(slot, session).is_some() {
+                if self.may_ask(slot, session) {
                     self.handle(session, request);
                 }
             }
             ToBroker::Join { session, device, group } => {
-                if self.session_of(slot, session).is_some() {
+                if self.may_ask(slot, session) {
                     self.join(slot, session, device, group);
                 }
             }
@@ -363,14 +370,7 @@ impl EventLoop {
                     self.program_is_gone(session);
                 }
             }
-            ToBroker::Freed { session } => {
-                if let Some(session) = self.session_of(slot, session) {
-                    session.is_in_slot = false;
-                    let number = session.number;
-                    self.slots.end_session(slot);
-                    self.forget_if_over(number);
-                }
-            }
+            ToBroker::Freed { session } => self.slot_has_freed(slot, session),
             ToBroker::Established { device, qpn } => {
                 // SLOT-008
                 let is_own = SlotId::named_by(qpn).index() == slot;
@@ -475,7 +475,8 @@ impl EventLoop {
     ) {
         // SLOT-005
         self.tell_of_events();
-        let Some(session) = self.sessions.get(&number) else { return };
+        let Some(session) = self.sessions.get_mut(&number) else { return };
+        session.has_asked = false;
         let message = ToSlot::Answer { session: number, answer };
         self.slots.send(self.ctx.now, session.slot, message, fds);
     }
@@ -557,7 +558,8 @@ impl EventLoop {
             || self.slots.has_failed()
             || self.ctx.devices.iter().any(|device| device.nic.is_due() && !device.has_failed);
         let deadlines = self.ctx.devices.iter().filter_map(RdmaDevice::deadline);
-        let deadlines = deadlines.chain(self.accept_again).chain(self.watch.poll_timeout());
+        let deadlines = deadlines.chain(self.accept_again).chain(self.held_back.look_again);
+        let deadlines = deadlines.chain(self.watch.poll_timeout());
         let deadlines = deadlines.chain(self.gatherings.deadline()).chain(self.slots.deadline());
         let deadlines = deadlines.chain(self.admission.deadline()).chain(self.snapshots.deadline());
         let deadline = deadlines.chain(self.end_at()).min();
@@ -586,8 +588,9 @@ mod tests {
     use crate::limits::HELLO_TIMEOUT;
     use crate::log::Style;
     use crate::log::testing::logged;
-    use urxe_shm::control::CmRequest;
     use urxe_shm::control::channel::Channel;
+    use urxe_shm::control::closing::execute;
+    use urxe_shm::control::{CmChannelHandle, CmRequest};
 
     /// A broker without devices, driven turn by turn, and where programs connect.
     struct Driven {
@@ -702,6 +705,59 @@ mod tests {
         event_loop.hear(other, ToBroker::Freed { session: 1 });
         assert!(event_loop.sessions[&1].is_open && event_loop.ctx.cm.is_empty());
         assert!(driven.ask(&mut program).is_some());
+    }
+
+    /// SHARE-127
+    #[test]
+    fn while_enough_is_to_be_closed_nobody_is_accepted_and_no_program_is_heard_as_a_slot() {
+        let mut driven = Driven::new("closes", 1);
+        let (now, event_loop) = (Instant::now(), &mut driven.event_loop);
+        let (slot, link) = event_loop.slots.host(now, &mut event_loop.ctx.devices).unwrap();
+        let (socket, _session) = Channel::pair_with_program().unwrap();
+        event_loop.open_session(now, slot, 0, 0, socket);
+        // While a program begins, nothing is closed.
+        let begins = execute(Ok).unwrap();
+        while event_loop.slots.has_room_to_close() {
+            event_loop.slots.close(std::io::pipe().unwrap().0.into());
+        }
+        let _program = Channel::connect(&driven.socket).unwrap();
+        drop(link);
+        event_loop.accept(now);
+        assert!(event_loop.accept_again.is_some());
+        assert!(!event_loop.serve(now, Token::Slot { slot }));
+        assert!(event_loop.held_back.look_again.is_some());
+        assert_eq!(event_loop.ctx.counters.sessions_opened, 1);
+        assert!(event_loop.slots.is_running(slot), "its end is not read");
+        drop(begins);
+        driven.until(|broker| broker.ctx.counters.sessions_opened == 2);
+        driven.until(|broker| !broker.slots.is_running(slot));
+    }
+
+    /// OWN-036
+    #[test]
+    fn a_program_asks_again_when_it_was_answered_and_not_before() {
+        let mut driven = Driven::new("asks", 1);
+        let _program = Channel::connect(&driven.socket).unwrap();
+        driven.until(|broker| broker.ctx.counters.sessions_opened == 1);
+        let event_loop = &mut driven.event_loop;
+        let slot = event_loop.sessions[&1].slot;
+        let create = || Request::Cm(CmRequest::CreateChannel);
+        for _ in 0..3 {
+            event_loop.hear(slot, ToBroker::Request { session: 1, request: create() });
+            assert!(!event_loop.slots.has_failed(), "it is answered at once");
+        }
+        let channel = CmChannelHandle(1);
+        let destroy = Request::Cm(CmRequest::DestroyChannel { channel });
+        event_loop.hear(slot, ToBroker::Request { session: 1, request: destroy });
+        assert!(event_loop.sessions[&1].has_asked && !event_loop.slots.has_failed());
+        let said = logged(Style::Text, "warn", || {
+            for _ in 0..3 {
+                event_loop.hear(slot, ToBroker::Request { session: 1, request: create() });
+            }
+        });
+        assert_eq!(said.matches("slot 1 is given up: it asks again").count(), 1, "{said}");
+        assert_eq!(event_loop.ctx.cm.counters.cm_channels_created, 3);
+        driven.until(|broker| broker.sessions.is_empty());
     }
 
     #[test]

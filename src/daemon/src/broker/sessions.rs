@@ -27,6 +27,8 @@ pub(crate) struct Session {
     pub(crate) cm: Holdings,
     /// The slot awaits an answer when nothing is left to be freed.
     pub(crate) answers_when_freed: bool,
+    /// The program has asked the broker something and was not answered yet.
+    pub(crate) has_asked: bool,
     /// The program has said who it is.
     pub(crate) is_named: bool,
     /// The program is there.
@@ -44,6 +46,7 @@ impl Session {
             program: Program { uid, name: format!("[{pid}]").into() },
             cm: Holdings::default(),
             answers_when_freed: false,
+            has_asked: false,
             is_named: false,
             is_open: true,
             is_in_slot: true,

@@ -12,11 +12,12 @@ use std::path::Path;
 use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
-use urxe_daemon::limits::MAX_HOSTED_SLOTS;
+use urxe_daemon::limits::{MAX_CAPTURES_OF_USER, MAX_HOSTED_SLOTS};
 use urxe_shm::client::mirror::TableNotes;
 use urxe_shm::control::channel::Channel;
 use urxe_shm::control::{
-    HistorySubject, Reply, Request, Resource, ResourceDetail, ResourceKind, ResourcePage,
+    CaptureSpec, CmRequest, HistorySubject, Reply, Request, Resource, ResourceDetail, ResourceKind,
+    ResourcePage,
 };
 use urxe_slot::OwnSlot;
 use urxe_slot::link::{Found, Link, ToBroker, ToSlot};
@@ -265,6 +266,86 @@ fn whatever_a_program_says_as_a_slot_harms_nobody() {
     rustix::io::write(&garbling, &[0xff; 1000]).unwrap();
     others.notice_nothing();
     assert!(asked(daemon.socket()).is_some());
+}
+
+/// A slot that a program runs, with one session.
+struct Hosted {
+    link: Link<ToBroker, ToSlot>,
+    session: u64,
+    _socket: OwnedFd,
+}
+
+impl Hosted {
+    fn new(socket: &Path) -> Hosted {
+        let [link, socket] = asked(socket).unwrap();
+        rustix::io::ioctl_fionbio(&link, true).unwrap();
+        let mut link = Link::<ToBroker, ToSlot>::new(link);
+        let session = eventually("its session begins", || match link.recv().unwrap()?.0 {
+            ToSlot::Session { number, .. } => Some(number),
+            _ => None,
+        });
+        Hosted { link, session, _socket: socket }
+    }
+
+    fn asks(&mut self, request: Request) {
+        self.says(ToBroker::Request { session: self.session, request });
+    }
+
+    fn says(&mut self, message: ToBroker) {
+        self.link.send(Instant::now(), message, Vec::new()).unwrap();
+    }
+}
+
+/// OWN-035
+#[test]
+fn however_a_slot_ends_a_session_nothing_of_it_is_left() {
+    let daemon = start(1);
+    let mut observer = Client::connect(daemon.socket());
+    let create = || Request::Cm(CmRequest::CreateChannel);
+    let capture = || Request::BeginCapture(CaptureSpec { snaplen: 100, ..Default::default() });
+    let asked: [(fn() -> Request, bool); 5] =
+        [(create, false), (create, true), (capture, false), (capture, true), (capture, true)];
+    for (request, is_gone) in asked {
+        let mut slot = Hosted::new(daemon.socket());
+        let session = slot.session;
+        if is_gone {
+            slot.says(ToBroker::Gone { session });
+        }
+        slot.asks(request());
+        slot.says(ToBroker::Freed { session });
+    }
+    eventually("nothing is left", || {
+        let mut left =
+            |begun, ended| observer.counter("urxe0", begun) - observer.counter("urxe0", ended);
+        let sessions = left("sessions_opened", "sessions_closed");
+        let channels = left("cm_channels_created", "cm_channels_destroyed");
+        ((sessions, channels) == (1, 0)).then_some(())
+    });
+    let mut captures = [0; MAX_CAPTURES_OF_USER].map(|_| Client::connect(daemon.socket()));
+    for program in &mut captures {
+        program.call(capture()).unwrap();
+    }
+}
+
+/// OWN-036
+#[test]
+fn a_slot_that_asks_before_it_was_answered_ends_and_no_other_does() {
+    let daemon = start(1);
+    let mut others = Others::new(daemon.socket());
+    let mut silent = Hosted::new(daemon.socket());
+    let mut asking = Hosted::new(daemon.socket());
+    // The silent one is asked for what is listed, and answers nothing.
+    for _ in 0..3 {
+        let (device, kind) = (String::from("urxe0"), ResourceKind::Srq);
+        asking.asks(Request::Resources { device, kind, from: Default::default() });
+    }
+    eventually("it has ended", || asking.link.recv().is_err().then_some(()));
+    let mut questions = 0;
+    while let Some((message, _)) = silent.link.recv().unwrap() {
+        questions += u32::from(matches!(message, ToSlot::Question { .. }));
+    }
+    assert!(questions <= 1, "{questions}");
+    others.notice_nothing();
 }
 
 /// Set for a program that a test starts: where it is to connect.

@@ -16,10 +16,10 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-/// Descriptors that are closed at a time, and that wait for it.
+/// Descriptors that are closed at a time; with so many there is no room for more.
 const BATCH: usize = 64;
 
 /// How long others are waited for, to be closed with the first: each batch costs a thread.
@@ -94,7 +94,7 @@ fn while_nothing_begins() -> RwLockReadGuard<'static, ()> {
 /// is to be closed after one would wait with it.
 #[derive(Debug)]
 pub struct Closer {
-    thread: SyncSender<OwnedFd>,
+    thread: Sender<OwnedFd>,
     /// How many it has that are not closed.
     open: Arc<AtomicUsize>,
 }
@@ -106,7 +106,7 @@ impl Closer {
     /// # Errors
     /// If there can be no further thread.
     pub fn new(first: fn()) -> io::Result<Closer> {
-        let (thread, descriptors) = sync_channel(BATCH);
+        let (thread, descriptors) = channel();
         let open = Arc::new(AtomicUsize::new(0));
         let of_thread = Arc::clone(&open);
         let closer = std::thread::Builder::new().name("urxed-closer".into());
@@ -117,13 +117,14 @@ impl Closer {
         Ok(Closer { thread, open })
     }
 
-    /// Whether those of one message more, at least, can be closed without waiting.
+    /// Whether those of one message more, at least, can be closed soon. Who takes descriptors from
+    /// programs takes none while there is no room: where they are sent faster than they are closed,
+    /// they would take all that there are.
     pub fn has_room(&self) -> bool {
         self.open.load(Ordering::Relaxed) + MAX_FDS < BATCH
     }
 
-    /// Closes a descriptor some time. Where a program sends them faster than they are closed, it is
-    /// waited until one is: they would take all descriptors that there are.
+    /// Closes a descriptor some time. Nobody waits for it.
     pub fn close(&self, descriptor: OwnedFd) {
         self.open.fetch_add(1, Ordering::Relaxed);
         // SLOT-001: the thread lives as long as this end.
@@ -303,8 +304,9 @@ mod tests {
 
     /// SHARE-012
     #[test]
-    fn a_closer_with_enough_to_do_says_so_before_anybody_waits() {
-        let (thread, descriptors) = sync_channel(BATCH);
+    fn a_closer_with_enough_to_do_says_so_and_nobody_waits_for_it() {
+        // Nothing is closed here.
+        let (thread, descriptors) = channel();
         let busy = Closer { thread, open: Arc::default() };
         let mut closed = 0;
         while busy.has_room() {
@@ -314,11 +316,14 @@ mod tests {
             closed += MAX_FDS;
         }
         assert!((MAX_FDS..=BATCH).contains(&closed), "{closed}");
-        assert_eq!(descriptors.try_iter().count(), closed);
+        for _ in 0..2 * BATCH {
+            busy.close(std::io::pipe().unwrap().0.into());
+        }
+        assert_eq!(descriptors.try_iter().count(), closed + 2 * BATCH);
 
         let closer = Closer::new(|| ()).unwrap();
         let since = Instant::now();
-        for _ in 0..10 * BATCH {
+        for _ in 0..4 * BATCH {
             closer.close(std::io::pipe().unwrap().0.into());
         }
         while closer.open.load(Ordering::Relaxed) > 0 {

@@ -44,6 +44,11 @@ impl EventLoop {
     pub(super) fn accept(&mut self, now: Instant) {
         // There is none any more while the daemon ends.
         while let Some(listener) = &self.listener {
+            // SHARE-127
+            if !self.slots.has_room_to_close() {
+                self.accept_again = Some(now + ACCEPT_INTERVAL);
+                return;
+            }
             // SHARE-013
             if let Err(again) = self.accept_pace.take(now) {
                 self.ctx.counters.accept_pauses += 1;

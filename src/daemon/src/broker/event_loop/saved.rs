@@ -124,6 +124,10 @@ impl EventLoop {
         self.gatherings = Gatherings::behind(saved.gatherings.last);
         // What came for them then was an answer to a question of another process.
         for (session, request) in saved.gatherings.open {
+            // OWN-035: what it asked last is of no use to a program that is gone.
+            if !self.sessions.get(&session).is_some_and(|session| session.is_open) {
+                continue;
+            }
             let is_capture = matches!(request, Request::BeginCapture(_));
             match self.captures.begun_before(session).filter(|_| is_capture) {
                 Some(begun) => self.answer(session, Ok(begun)),

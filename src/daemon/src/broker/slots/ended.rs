@@ -45,6 +45,16 @@ impl Slots {
         }
     }
 
+    /// Has a slot end that says what none of the daemon's own does.
+    pub(crate) fn give_up(&mut self, slot: usize, why: &str) {
+        if self.failed.contains(&slot) {
+            return;
+        }
+        tracing::error!(target: SLOT, slot, "slot {slot} is given up: {why}");
+        self.let_worker_go(slot, Why::Stuck);
+        self.has_failed_with(slot);
+    }
+
     /// Lets go of a slot, which ends by that. Returns whether there was one.
     pub(super) fn drop_link(
         &mut self,

@@ -48,6 +48,11 @@ impl Slots {
         self.close(socket);
     }
 
+    /// Whether what a program may send along can be closed soon.
+    pub(crate) fn has_room_to_close(&self) -> bool {
+        self.closer.has_room()
+    }
+
     /// Closes what a program may have had its hands on.
     pub(crate) fn close(&self, descriptor: OwnedFd) {
         self.closer.close(descriptor);
