@@ -145,11 +145,32 @@ impl Channel {
         loop {
             match self.receive(RecvFlags::DONTWAIT) {
                 Err(ChannelError::WouldBlock) if asked.elapsed() < LOOK_FOR_REPLY => sched_yield(),
-                Err(ChannelError::WouldBlock) => return self.recv(),
+                Err(ChannelError::WouldBlock) => {
+                    let (reply, fds) = self.receive(RecvFlags::empty())?;
+                    return self.with_descriptors(reply, fds);
+                }
                 Err(error) => return Err(error),
-                Ok((reply, fds)) => return Ok((reply, fds.ok_or(ChannelError::FdsLost)?)),
+                Ok((reply, fds)) => return self.with_descriptors(reply, fds),
             }
         }
+    }
+
+    /// The reply with its descriptors. If they were lost, so is what they belong to, which is
+    /// destroyed.
+    fn with_descriptors(
+        &mut self,
+        reply: Reply,
+        fds: Option<Vec<OwnedFd>>,
+    ) -> Result<(Reply, Vec<OwnedFd>), ChannelError> {
+        if let Some(fds) = fds {
+            return Ok((reply, fds));
+        }
+        // CLIENT-028
+        if let Some(request) = reply.destroys_what_was_made() {
+            self.send(&request, &[])?;
+            self.recv::<Reply>()?;
+        }
+        Err(ChannelError::FdsLost)
     }
 
     /// Sends one message. A reader that does not read may make it [`ChannelError::WouldBlock`];
@@ -381,6 +402,7 @@ impl Drop for Listener {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::control::CompChannelHandle;
     use crate::control::peer::Peer;
     use std::os::unix::fs::PermissionsExt;
 
@@ -541,6 +563,28 @@ mod tests {
         ));
         b.send(&hello(), &[fd.as_fd(); MAX_FDS]).unwrap();
         assert_eq!(a.recv::<Request>().unwrap().1.len(), MAX_FDS, "the channel goes on");
+    }
+
+    #[test]
+    fn an_object_whose_descriptor_was_lost_is_destroyed() {
+        let (daemon, program) = Channel::pair_with_program().unwrap();
+        rustix::io::ioctl_fionbio(&daemon, false).unwrap();
+        let (mut daemon, mut program) = (Channel::new(daemon), Channel::new(program));
+        let channel = CompChannelHandle(7);
+        // The thread has the program's end, so that nobody waits for it for ever if it fails.
+        let asking = std::thread::spawn(move || {
+            let lost = program.with_descriptors(Reply::CompChannel(channel), None);
+            assert!(matches!(lost, Err(ChannelError::FdsLost)));
+            let (reply, _) = program.call(&Request::ListDevices, &[]).unwrap();
+            assert_eq!(reply, Reply::Devices(vec![]), "each request has its own reply");
+        });
+        let mut next_is = |expected, reply| {
+            assert_eq!(daemon.recv::<Request>().unwrap().0, expected);
+            daemon.send(&reply, &[]).unwrap();
+        };
+        next_is(Request::DestroyCompChannel { channel }, Reply::Done);
+        next_is(Request::ListDevices, Reply::Devices(vec![]));
+        asking.join().unwrap();
     }
 
     #[test]

@@ -1,11 +1,9 @@
 //! What the daemon answers.
 
-#[cfg(doc)]
-use super::Request;
 use super::{
-    AhHandle, CaptureStream, CmReply, CompChannelHandle, ContextHandle, CounterInfo, CqHandle,
-    DeviceAttr, DeviceInfo, HistoryPage, MrHandle, MwHandle, PathPage, PdHandle, PortAttr, QpCaps,
-    QpHandle, QpQueried, ResourcePage, SrqAttr, SrqHandle, StatsPage,
+    AhHandle, CaptureStream, CmReply, CmRequest, CompChannelHandle, ContextHandle, CounterInfo,
+    CqHandle, DeviceAttr, DeviceInfo, HistoryPage, MrHandle, MwHandle, PathPage, PdHandle,
+    PortAttr, QpCaps, QpHandle, QpQueried, Request, ResourcePage, SrqAttr, SrqHandle, StatsPage,
 };
 #[cfg(doc)]
 use crate::ring::{doorbell::DoorbellWriter, geometry::Geometry};
@@ -132,6 +130,21 @@ pub enum Reply {
         /// The number of the slot.
         slot: u8,
     },
+}
+
+impl Reply {
+    /// The request that destroys the object that this one tells of, if the object is of no use
+    /// without the descriptor that comes with the reply.
+    pub(super) fn destroys_what_was_made(&self) -> Option<Request> {
+        match *self {
+            Reply::Context(context) => Some(Request::CloseDevice { context }),
+            Reply::CompChannel(channel) => Some(Request::DestroyCompChannel { channel }),
+            Reply::Cm(CmReply::Channel(channel)) => {
+                Some(Request::Cm(CmRequest::DestroyChannel { channel }))
+            }
+            _ => None,
+        }
+    }
 }
 
 /// Why a request failed.
