@@ -1,9 +1,8 @@
 //! Completion channels.
 
 use crate::context::ContextInner;
-use crate::cq::CqInner;
 use crate::event_pipe::{Deadline, EventPipe};
-use crate::inbox::Inbox;
+use crate::inbox::{Inbox, take};
 use crate::session::{descriptors, unexpected};
 use crate::{Cq, Error};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
@@ -80,9 +79,17 @@ impl CompChannel {
 }
 
 impl CompChannelInner {
-    /// Waits for an event of that completion queue; says whether there was one.
-    pub(crate) fn wait_for(&self, cq: &CqInner, deadline: Deadline) -> Result<bool, Error> {
-        Ok(self.next(Some(cq.token), deadline)?.is_some())
+    /// Waits for an event of the completion queue with that token; says whether there was one.
+    pub(crate) fn wait_for(&self, token: u64, deadline: Deadline) -> Result<bool, Error> {
+        Ok(self.next(Some(token), deadline)?.is_some())
+    }
+
+    /// Drops the events of a completion queue that is gone, and that its context has forgotten.
+    pub(crate) fn forget(&self, token: u64) {
+        // In a fork, another thread of the parent may hold the lock for ever.
+        if self.context.session.check_process().is_ok() {
+            self.inbox.remove(|&other| other == token);
+        }
     }
 
     /// The next event, or the next of one completion queue, as its token.
@@ -90,10 +97,13 @@ impl CompChannelInner {
         let session = &self.context.session;
         session.check_process()?;
         let is_wanted = |&token: &u64| wanted.is_none_or(|wanted| token == wanted);
-        self.inbox.next(is_wanted, deadline, |deadline| {
+        let read = |deadline| {
             let record = self.pipe.read(session, deadline)?;
             Ok(record.map(|record| EventRecord::from_bytes(record).user_handle))
-        })
+        };
+        // CQ-035
+        let keep = |token| self.context.has(token).then_some(token);
+        self.inbox.look_for(|tokens| take(tokens, is_wanted), deadline, read, keep)
     }
 }
 

@@ -374,6 +374,11 @@ impl ContextInner {
         }
     }
 
+    /// Whether the object of that number is still there.
+    pub(crate) fn has(&self, token: u64) -> bool {
+        self.objects.lock().contains_key(&token)
+    }
+
     /// The completion queue of an event, if it is still there.
     pub(crate) fn cq(&self, token: u64) -> Option<Cq> {
         match self.objects.lock().get(&token)? {

@@ -145,7 +145,7 @@ impl Cq {
             if count > 0 {
                 return Ok(count);
             }
-            if !channel.wait_for(&self.0, deadline)? {
+            if !channel.wait_for(self.0.token, deadline)? {
                 return self.poll(wcs);
             }
         }
@@ -227,6 +227,9 @@ impl Eq for Cq {}
 impl Drop for CqInner {
     fn drop(&mut self) {
         self.context.forget(self.token);
+        if let Some(channel) = &self.channel {
+            channel.forget(self.token);
+        }
         self.context.session.destroy("destroy_cq", &Request::DestroyCq { cq: self.handle });
     }
 }

@@ -35,29 +35,33 @@ impl<T> Default for Inbox<T> {
     }
 }
 
-impl<T> Taken<T> {
-    fn take(&mut self, is_wanted: impl Fn(&T) -> bool) -> Option<T> {
-        let index = self.events.iter().position(is_wanted)?;
-        self.events.remove(index)
-    }
+/// Takes the oldest event that is wanted out of those that were read.
+pub(crate) fn take<T>(events: &mut VecDeque<T>, is_wanted: impl Fn(&T) -> bool) -> Option<T> {
+    let index = events.iter().position(is_wanted)?;
+    events.remove(index)
 }
 
 impl<T> Inbox<T> {
-    /// The oldest event that is wanted; `None` if none came until the deadline.
+    /// Waits until `find` finds something among the events that were read; `None` if it did not
+    /// until the deadline. It looks once more after each event that any thread has read.
     ///
     /// One thread at a time reads the pipe, one event at a time; what is not for itself it leaves
-    /// to the others. In a fork another thread of the parent may hold the lock for ever: callers
-    /// see to it first that this is none.
-    pub(crate) fn next(
+    /// to the others. `keep` gives an event back if its object is still there. It is asked under
+    /// the lock: an object that goes later takes the event out by [`remove`](Self::remove).
+    ///
+    /// In a fork another thread of the parent may hold the lock for ever: callers see to it first
+    /// that this is none.
+    pub(crate) fn look_for<R>(
         &self,
-        is_wanted: impl Fn(&T) -> bool,
+        mut find: impl FnMut(&mut VecDeque<T>) -> Option<R>,
         deadline: Deadline,
         read: impl Fn(Deadline) -> Result<Option<T>, Error>,
-    ) -> Result<Option<T>, Error> {
+        keep: impl Fn(T) -> Option<T>,
+    ) -> Result<Option<R>, Error> {
         let mut taken = self.taken.lock();
         loop {
-            if let Some(event) = taken.take(&is_wanted) {
-                return Ok(Some(event));
+            if let Some(found) = find(&mut taken.events) {
+                return Ok(Some(found));
             }
             if !taken.reading {
                 taken.reading = true;
@@ -72,7 +76,7 @@ impl<T> Inbox<T> {
                         {
                             taken.read += 1;
                         }
-                        taken.events.push_back(event);
+                        taken.events.extend(keep(event));
                     }
                     None => return Ok(None),
                 }
@@ -108,12 +112,14 @@ impl<T> Inbox<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::cell::RefCell;
 
     #[test]
     fn events_of_others_keep_their_order() {
         let inbox = Inbox { taken: Mutex::new(taken([1, 2, 1, 3])), ..Inbox::default() };
         let next = |is_wanted: fn(&i32) -> bool| {
-            inbox.next(is_wanted, Deadline::after(None), |_| Ok(None)).unwrap()
+            let find = |events: &mut VecDeque<i32>| take(events, is_wanted);
+            inbox.look_for(find, Deadline::after(None), |_| Ok(None), Some).unwrap()
         };
         assert_eq!(next(|&event| event == 3), Some(3));
         assert_eq!(next(|&event| event == 9), None);
@@ -126,6 +132,21 @@ mod tests {
         let inbox = Inbox { taken: Mutex::new(taken([1, 2, 1, 3])), ..Inbox::default() };
         assert_eq!(inbox.remove(|&event| event == 1), [1, 1]);
         assert_eq!(inbox.remove(|_| true), [2, 3]);
+    }
+
+    #[test]
+    fn an_event_whose_object_goes_while_it_is_read_is_not_kept() {
+        let inbox = Inbox::default();
+        let registered = RefCell::new(vec![1, 2]);
+        let pipe = RefCell::new(VecDeque::from([1, 2]));
+        let read = |_| {
+            // After its event was read, and before it is where the object would look for it.
+            registered.borrow_mut().retain(|&object| object != 1);
+            Ok(pipe.borrow_mut().pop_front())
+        };
+        let keep = |event| registered.borrow().contains(&event).then_some(event);
+        let found = inbox.look_for(VecDeque::pop_front, Deadline::after(None), read, keep).unwrap();
+        assert_eq!(found, Some(2));
     }
 
     fn taken<const N: usize>(events: [i32; N]) -> Taken<i32> {

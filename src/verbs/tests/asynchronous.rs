@@ -85,6 +85,23 @@ async fn a_message_goes_over_a_connection_and_its_end_is_noticed() {
 }
 
 #[tokio::test]
+async fn all_tasks_that_wait_for_the_end_of_a_connection_are_told() {
+    let daemon = TestDaemon::start(2).unwrap();
+    let [(_client, near), (_server, far)] = connected(&daemon, 0).await;
+    let mut tasks = JoinSet::new();
+    for _ in 0..3 {
+        let far = far.clone();
+        tasks.spawn(async move { far.disconnected().await });
+    }
+    assert!(timeout(MOMENT, far.disconnected()).await.is_err(), "it is not over yet");
+    near.disconnect().unwrap();
+    for ended in timeout(WAIT, tasks.join_all()).await.unwrap() {
+        ended.unwrap();
+    }
+    timeout(WAIT, far.disconnected()).await.unwrap().unwrap();
+}
+
+#[tokio::test]
 async fn a_future_that_is_dropped_loses_no_completion() {
     let daemon = TestDaemon::start(2).unwrap();
     let [(client, _near), (server, _far)] = connected(&daemon, 3).await;

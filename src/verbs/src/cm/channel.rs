@@ -12,10 +12,10 @@ use super::{
 };
 use crate::context::ContextInner;
 use crate::event_pipe::Deadline;
-use crate::inbox::Inbox;
+use crate::inbox::{Inbox, take};
 use crate::{Error, Qp};
 use parking_lot::Mutex;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::{Arc, Weak};
@@ -98,7 +98,7 @@ impl EventChannel {
     /// does, or [`next_event`](Self::next_event) reports the outcome.
     ///
     /// The queue pair is in RESET, or in INIT and perhaps with receives; its state is the
-    /// connection's from now on.
+    /// connection's from now on. If that is not made, one that was in INIT is in the error state.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the queue pair's device has no address of that family, or is
@@ -223,8 +223,32 @@ impl ChannelInner {
         is_wanted: impl Fn(&PendingEvent) -> bool,
         deadline: Deadline,
     ) -> Result<Option<PendingEvent>, Error> {
+        self.look_for(|events| take(events, &is_wanted), deadline)
+    }
+
+    /// Waits until something is found among the events that were read, whichever thread read them.
+    pub(super) fn look_for<R>(
+        &self,
+        find: impl FnMut(&mut VecDeque<PendingEvent>) -> Option<R>,
+        deadline: Deadline,
+    ) -> Result<Option<R>, Error> {
         self.raw.context.session.check_process()?;
-        self.inbox.next(is_wanted, deadline, |deadline| self.read(deadline))
+        self.inbox.look_for(
+            find,
+            deadline,
+            |deadline| self.read(deadline),
+            |event| self.keep(event),
+        )
+    }
+
+    /// The event, if its object is still there to take it; else what it asks for is refused.
+    fn keep(&self, event: PendingEvent) -> Option<PendingEvent> {
+        // CLIENT-027
+        if self.subjects.lock().contains_key(&event.token) {
+            return Some(event);
+        }
+        self.refuse(&event.kind);
+        None
     }
 
     /// How many events were read so far, for whichever object.
@@ -238,16 +262,17 @@ impl ChannelInner {
     pub(super) fn outcome(
         &self,
         token: u64,
-        has_come: bool,
+        has_come: impl Fn() -> bool,
         timeout: Option<Duration>,
     ) -> Result<bool, Error> {
         let is_outcome = |event: &PendingEvent| {
             event.token == token && matches!(event.kind, EventKind::Done | EventKind::Failed(_))
         };
-        let event = match has_come {
-            true => self.inbox.remove(is_outcome).pop(),
-            false => self.next(is_outcome, Deadline::after(timeout))?,
+        let find = |events: &mut VecDeque<PendingEvent>| match take(events, is_outcome) {
+            Some(event) => Some(Some(event)),
+            None => has_come().then_some(None),
         };
+        let event = self.look_for(find, Deadline::after(timeout))?.flatten();
         match event.map(|event| event.kind) {
             Some(EventKind::Failed(error)) => Err(error),
             outcome => Ok(outcome.is_some()),
@@ -269,16 +294,12 @@ impl ChannelInner {
         let token = event.user_handle;
         let subject = self.subjects.lock().get(&token).cloned();
         let kind = match (subject, event.kind, event.subject) {
+            // Also if its listener has gone: it is refused then, as it is not kept.
             (
-                Some(Subject::Connections | Subject::Services),
+                Some(Subject::Connections | Subject::Services) | None,
                 CmEventKind::ConnectRequest,
                 CmSubject::Id(id),
             ) => Some(EventKind::Request(id, event.param)),
-            // Its listener has gone.
-            (None, CmEventKind::ConnectRequest, CmSubject::Id(id)) => {
-                self.destroy_id(id);
-                None
-            }
             (Some(Subject::Connection(connection)), ..) => connection.upgrade()?.handle(event),
             (Some(Subject::Service(service)), ..) => service.upgrade()?.handle(event),
             (Some(Subject::Membership(membership)), ..) => membership.upgrade()?.handle(event),

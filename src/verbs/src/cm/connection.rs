@@ -6,8 +6,10 @@ use super::id::{Id, check_device};
 use super::listener::Incoming;
 use super::{ConnParam, EventChannel};
 use crate::event_pipe::Deadline;
+use crate::inbox::take;
 use crate::{Error, Qp};
 use parking_lot::Mutex;
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -19,6 +21,9 @@ use urxe_shm::control::{CmEvent, CmEventKind, CmEventParam, CmPortSpace, CmReque
 /// [`ConnectRequest::accept`](super::ConnectRequest::accept) at the other. When it is established,
 /// the queue pair is in RTS and work can be posted. A receive should be
 /// posted before that: a queue pair that is taken to INIT beforehand can have some.
+///
+/// When the connection is over, or could not be made, the queue pair is in the error state, so
+/// that no receive stays outstanding; one that was still in RESET stays there.
 ///
 /// A clone is another name for the same connection. When the last one is dropped the connection is
 /// ended, or given up.
@@ -40,10 +45,23 @@ pub(super) struct ConnectionInner {
 enum Phase {
     /// Requested or accepted.
     Connecting,
+    /// The same, and we have disconnected meanwhile. The peer cannot be told before it is
+    /// established.
+    GivenUp,
     /// Established.
     Established,
-    /// It failed, or one of both sides has disconnected.
+    /// We have disconnected, and the peer was told.
     Closed,
+    /// It failed, or both sides know of its end.
+    Over,
+}
+
+impl Phase {
+    /// Whether the queue pair is the connection's still. Afterwards it is in the error state, or in
+    /// use again.
+    fn is_open(self) -> bool {
+        matches!(self, Phase::Connecting | Phase::Established)
+    }
 }
 
 impl Connection {
@@ -59,8 +77,12 @@ impl Connection {
         let id = Id::create_towards(channel, CmPortSpace::Tcp, qp.qp_type(), (from, to))?;
         let connection = Connection::new(id, qp, to, OnceLock::new());
         let (id, param) = (connection.0.id.handle, param.of(qp));
-        channel.raw.order("connect", CmRequest::Connect { id, param })?;
-        Ok(connection)
+        let asked = channel.raw.order("connect", CmRequest::Connect { id, param });
+        if asked.is_err() {
+            // Nothing has begun: the queue pair stays as it is.
+            *connection.0.phase.lock() = Phase::Over;
+        }
+        asked.map(|()| connection)
     }
 
     /// Accepts a peer's request.
@@ -106,7 +128,7 @@ impl Connection {
     /// `timeout`.
     pub(super) fn is_established(&self, timeout: Option<Duration>) -> Result<bool, Error> {
         let inner = &*self.0;
-        let has_come = inner.phase() != Phase::Connecting;
+        let has_come = || inner.phase() != Phase::Connecting;
         if inner.id.channel.outcome(inner.id.token, has_come, timeout)? {
             // It may be over meanwhile.
             return Ok(true);
@@ -114,30 +136,39 @@ impl Connection {
         match inner.phase() {
             Phase::Established => Ok(true),
             Phase::Connecting => Ok(false),
-            Phase::Closed => Err(Error::Unreachable { peer: inner.peer, errno: libc::ENOTCONN }),
+            Phase::GivenUp | Phase::Closed | Phase::Over => {
+                Err(Error::Unreachable { peer: inner.peer, errno: libc::ENOTCONN })
+            }
         }
     }
 
     /// Waits until the connection is over, and says whether it is: the peer ended it, or it knows
-    /// that we did, or does not answer.
+    /// that we did, or does not answer; or it could not be made. Any number of threads may wait.
     ///
     /// # Errors
     /// [`Error::DaemonGone`].
     pub fn wait_disconnected(&self, timeout: Option<Duration>) -> Result<bool, Error> {
-        let Id { channel, token, .. } = &self.0.id;
+        let inner = &*self.0;
+        let Id { channel, token, .. } = &inner.id;
         let is_end = |event: &PendingEvent| {
             event.token == *token
                 && matches!(event.kind, EventKind::Disconnected | EventKind::Failed(_))
         };
-        Ok(channel.next(is_end, Deadline::after(timeout))?.is_some())
+        // CLIENT-025: another thread, or a call before this one, may have taken the event.
+        let find = |events: &mut VecDeque<PendingEvent>| {
+            let event = take(events, is_end);
+            (event.is_some() || inner.phase() == Phase::Over).then_some(())
+        };
+        Ok(channel.look_for(find, Deadline::after(timeout))?.is_some())
     }
 
     /// Ends the connection: `rdma_disconnect`. The queue pair goes to the error state, and what is
     /// outstanding is flushed; so first wait for the completions that matter. It is no error if
-    /// the connection is over already.
+    /// the connection is over already. If it is not established yet, it is ended as soon as the
+    /// peer can be told: when the event that it is established, or accepted, is read.
     ///
     /// # Errors
-    /// [`Error::Refused`] if the connection is not established yet; [`Error::DaemonGone`].
+    /// [`Error::DaemonGone`].
     pub fn disconnect(&self) -> Result<(), Error> {
         self.0.end()
     }
@@ -190,6 +221,11 @@ impl ConnectionInner {
     /// Handles an event of the daemon. Returns what of it is for the program.
     pub(super) fn handle(&self, event: CmEvent) -> Option<EventKind> {
         match event.kind {
+            CmEventKind::ConnectResponse if self.phase() == Phase::GivenUp => {
+                // CLIENT-024: nobody is told of a refusal that it sends itself.
+                let _ = self.id.reject(&[]);
+                self.over(EventKind::Disconnected)
+            }
             CmEventKind::ConnectResponse => match self.confirm(event.param) {
                 Ok(()) => self.established(),
                 Err(error) => {
@@ -205,8 +241,7 @@ impl ConnectionInner {
             CmEventKind::Disconnected => {
                 // A peer that disconnected is answered; nothing depends on it.
                 let _ = self.end();
-                *self.phase.lock() = Phase::Closed;
-                Some(EventKind::Disconnected)
+                self.over(EventKind::Disconnected)
             }
             CmEventKind::TimewaitExit => Some(EventKind::TimewaitExit),
             _ => None,
@@ -225,26 +260,52 @@ impl ConnectionInner {
     /// Both sides are ready.
     fn established(&self) -> Option<EventKind> {
         let mut phase = self.phase.lock();
-        if *phase == Phase::Connecting {
-            *phase = Phase::Established;
+        match *phase {
+            Phase::Connecting => *phase = Phase::Established,
+            Phase::GivenUp => {
+                // CLIENT-024: the daemon could not tell the peer before.
+                let _ = self.order_disconnect();
+                *phase = Phase::Closed;
+                return None;
+            }
+            Phase::Established | Phase::Closed | Phase::Over => {}
         }
         Some(EventKind::Done)
     }
 
     fn fail(&self, error: Error) -> Option<EventKind> {
-        *self.phase.lock() = Phase::Closed;
-        Some(EventKind::Failed(error))
+        if self.phase().is_open() {
+            // CLIENT-023
+            let _ = self.qp.flush();
+        }
+        self.over(EventKind::Failed(error))
+    }
+
+    /// No other event will follow, but for the end of time-wait.
+    fn over(&self, kind: EventKind) -> Option<EventKind> {
+        *self.phase.lock() = Phase::Over;
+        Some(kind)
     }
 
     fn end(&self) -> Result<(), Error> {
         let mut phase = self.phase.lock();
-        if *phase == Phase::Closed {
-            return Ok(());
+        let next = match *phase {
+            Phase::Closed | Phase::Over => return Ok(()),
+            Phase::Connecting | Phase::GivenUp => Phase::GivenUp,
+            Phase::Established => Phase::Closed,
+        };
+        if *phase != Phase::GivenUp {
+            self.qp.to_error()?;
         }
-        self.qp.to_error()?;
-        self.id.channel.raw.order("disconnect", CmRequest::Disconnect { id: self.id.handle })?;
-        *phase = Phase::Closed;
+        // It may be established already, with an event that was not read yet; else this does
+        // nothing.
+        self.order_disconnect()?;
+        *phase = next;
         Ok(())
+    }
+
+    fn order_disconnect(&self) -> Result<(), Error> {
+        self.id.channel.raw.order("disconnect", CmRequest::Disconnect { id: self.id.handle })
     }
 }
 
@@ -261,8 +322,9 @@ impl Drop for ConnectionInner {
     fn drop(&mut self) {
         // The daemon ends the connection with its id, but leaves the queue pair, which others may
         // still hold, as it is.
-        if *self.phase.get_mut() == Phase::Established {
-            let _ = self.qp.to_error();
+        if self.phase.get_mut().is_open() {
+            // CLIENT-023
+            let _ = self.qp.flush();
         }
     }
 }

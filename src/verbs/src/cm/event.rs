@@ -16,7 +16,7 @@ pub enum Event {
     /// The connection is established.
     Established(Connection),
     /// The connection could not be made: [`Error::Rejected`], [`Error::Unreachable`], or what kept
-    /// the queue pair from being made ready.
+    /// the queue pair from being made ready. That is in the error state, unless it is in RESET.
     ConnectFailed(Connection, Error),
     /// The connection is over: the peer ended it, or we did and the peer knows or is silent. The
     /// queue pair is in the error state.

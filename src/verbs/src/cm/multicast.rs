@@ -71,7 +71,7 @@ impl Membership {
     /// clone.
     pub fn wait_joined(self, timeout: Option<Duration>) -> Result<Membership, Error> {
         let Id { channel, token, .. } = &self.0.id;
-        channel.outcome(*token, self.joined().is_some(), timeout)?;
+        channel.outcome(*token, || self.joined().is_some(), timeout)?;
         match self.joined() {
             Some(_) => Ok(self),
             None => Err(Error::Unreachable { peer: self.0.group, errno: libc::ETIMEDOUT }),

@@ -64,7 +64,7 @@ impl Service {
     /// [`Error::DaemonGone`]. The search is given up, unless there is another clone of it.
     pub fn wait_found(self, timeout: Option<Duration>) -> Result<UdParam, Error> {
         let Id { channel, token, .. } = &self.0.id;
-        channel.outcome(*token, self.found().is_some(), timeout)?;
+        channel.outcome(*token, || self.found().is_some(), timeout)?;
         let peer = self.0.peer;
         self.found().ok_or(Error::Unreachable { peer, errno: libc::ETIMEDOUT })
     }

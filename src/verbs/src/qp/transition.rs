@@ -148,6 +148,16 @@ impl Qp {
         self.modify(&state_alone(QpState::Err))
     }
 
+    /// [`to_error`](Self::to_error), unless it is in RESET, where nothing can be outstanding.
+    pub(crate) fn flush(&self) -> Result<(), Error> {
+        // Before the lock: in a fork, another thread of the parent may hold it for ever.
+        self.session().check_process()?;
+        match self.is_reset() {
+            true => Ok(()),
+            false => self.to_error(),
+        }
+    }
+
     /// Any state → RESET: as it was when it was made. Work requests that are outstanding are
     /// forgotten, without a completion; completions already in a queue stay there.
     ///

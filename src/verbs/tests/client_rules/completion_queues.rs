@@ -4,7 +4,7 @@ use crate::fake_daemon::FakeDaemon;
 use crate::{NOT_AT_ALL, WAIT};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use urxe_verbs::Wc;
+use urxe_verbs::{CompChannel, Wc};
 
 #[test]
 fn completions_come_out_in_order_and_only_as_many_as_fit() {
@@ -84,6 +84,41 @@ fn threads_that_share_a_channel_each_wake_for_their_own_queue() {
             }
         }
     });
+}
+
+#[test]
+fn events_of_a_queue_that_is_gone_are_not_kept() {
+    let daemon = FakeDaemon::start();
+    let context = daemon.open();
+    let channel = context.create_comp_channel().unwrap();
+    let kept = context.create_cq(8, Some(&channel)).unwrap();
+    let kept_token = daemon.state.lock().unwrap().cqs.values().next().unwrap().token;
+    // An event is read on behalf of the one, before and after the other has gone.
+    for is_gone_first in [false, true] {
+        let lost = context.create_cq(8, Some(&channel)).unwrap();
+        lost.req_notify(false).unwrap();
+        let mut state = daemon.state.lock().unwrap();
+        let token = state.cqs.values().map(|cq| cq.token).find(|token| *token != kept_token);
+        state.complete(token.unwrap(), 1, false);
+        state.cqs.retain(|_, cq| cq.token == kept_token);
+        drop(state);
+        if is_gone_first {
+            drop(lost);
+            assert_eq!(kept.wait(&mut [Wc::default()], NOT_AT_ALL).unwrap(), 0);
+        } else {
+            assert_eq!(kept.wait(&mut [Wc::default()], NOT_AT_ALL).unwrap(), 0);
+            assert!(!is_empty(&channel));
+            drop(lost);
+        }
+        assert!(is_empty(&channel));
+    }
+}
+
+/// Whether a channel keeps no event that was read, which only this shows.
+fn is_empty(channel: &CompChannel) -> bool {
+    let text = format!("{channel:?}");
+    assert!(text.contains("events: ["), "{text}");
+    text.contains("events: []")
 }
 
 #[test]

@@ -27,9 +27,13 @@ fn word(request: &Request) -> Option<String> {
     })
 }
 
-/// The id that was made last.
+/// The id of every request, and so of what is accepted.
+const REQUEST_ID: u32 = 7777;
+
+/// The id that the program made last.
 fn last_id(daemon: &FakeDaemon) -> u32 {
-    *daemon.state.lock().unwrap().cm_ids.keys().max().unwrap()
+    let state = daemon.state.lock().unwrap();
+    state.cm_ids.keys().copied().filter(|id| *id != REQUEST_ID).max().unwrap()
 }
 
 fn tell(daemon: &FakeDaemon, id: u32, kind: CmEventKind) {
@@ -40,7 +44,7 @@ fn tell(daemon: &FakeDaemon, id: u32, kind: CmEventKind) {
         _ => CmEventParam::None,
     };
     // A request is about an id of its own.
-    let about = if kind == CmEventKind::ConnectRequest { 7777 } else { id };
+    let about = if kind == CmEventKind::ConnectRequest { REQUEST_ID } else { id };
     daemon.state.lock().unwrap().tell(id, kind, about, param);
 }
 
@@ -101,7 +105,7 @@ fn the_steps_of_the_side_that_is_asked() {
     assert_eq!(request.peer_addr(), "192.0.2.2:7471".parse().unwrap());
     let connection = request.accept(&qp, &ConnParam::default()).unwrap();
     assert_eq!(asked(&daemon), ["Query", "Rtr?", "Rtr!", "Rts?", "Rts!", "Accept"]);
-    tell(&daemon, 7777, CmEventKind::Established);
+    tell(&daemon, REQUEST_ID, CmEventKind::Established);
     let event = channel.next_event(WAIT).unwrap().unwrap();
     assert!(matches!(event, Event::Established(other) if other == connection));
     // It is known without another event.
@@ -134,6 +138,102 @@ fn a_connection_whose_queue_pair_cannot_be_made_ready_fails_at_both_ends() {
     assert_eq!(asked(&daemon), ["Init?", "Init!", "DestroyId"]);
 }
 
+/// Both sides of a connection that is requested and accepted, with queue pairs in INIT, and what
+/// their events are told of.
+fn begun(daemon: &FakeDaemon, context: &Context, channel: &EventChannel) -> [(Connection, u32); 2] {
+    let [near, far] = [(); 2].map(|()| {
+        let qp = new_qp(context);
+        qp.to_init(InitAttr::new(Access::default())).unwrap();
+        qp
+    });
+    let listener = channel.listen("192.0.2.1:7471".parse().unwrap(), 1).unwrap();
+    tell(daemon, last_id(daemon), CmEventKind::ConnectRequest);
+    let request = listener.wait(WAIT).unwrap().unwrap();
+    let accepted = request.accept(&far, &ConnParam::default()).unwrap();
+    let asked_for = connect(channel, &near);
+    drop(listener);
+    asked(daemon);
+    [(asked_for, last_id(daemon)), (accepted, REQUEST_ID)]
+}
+
+#[test]
+fn a_connection_that_fails_flushes_what_was_posted() {
+    let daemon = FakeDaemon::start();
+    let context = daemon.open();
+    let channel = context.create_event_channel().unwrap();
+    for kind in [CmEventKind::Rejected, CmEventKind::Unreachable, CmEventKind::ConnectError] {
+        for (connection, id) in begun(&daemon, &context, &channel) {
+            tell(&daemon, id, kind);
+            connection.clone().wait_established(WAIT).unwrap_err();
+            assert_eq!(asked(&daemon), ["Err!"], "{kind:?}");
+            drop(connection);
+            assert_eq!(asked(&daemon), ["DestroyId", "DestroyQp"], "once is enough");
+        }
+    }
+    // So does one that is given up,
+    for (connection, _) in begun(&daemon, &context, &channel) {
+        drop(connection);
+        assert_eq!(asked(&daemon), ["Err!", "DestroyId", "DestroyQp"]);
+    }
+    // and where nothing could be posted nothing happens.
+    let qp = new_qp(&context);
+    let connection = connect(&channel, &qp);
+    tell(&daemon, last_id(&daemon), CmEventKind::Rejected);
+    asked(&daemon);
+    connection.wait_established(WAIT).unwrap_err();
+    assert_eq!(asked(&daemon), ["DestroyId"]);
+}
+
+#[test]
+fn a_connection_that_is_ended_before_it_is_established_is_ended_then() {
+    let daemon = FakeDaemon::start();
+    let context = daemon.open();
+    let channel = context.create_event_channel().unwrap();
+    let [(near, near_id), (far, far_id)] = begun(&daemon, &context, &channel);
+    for connection in [&near, &far] {
+        connection.disconnect().unwrap();
+        assert_eq!(asked(&daemon), ["Err!", "Disconnect"]);
+        connection.disconnect().unwrap();
+        assert_eq!(asked(&daemon), ["Disconnect"], "it may help now");
+        let error = connection.clone().wait_established(NOT_AT_ALL).unwrap_err();
+        assert_eq!(error.errno(), libc::ENOTCONN, "{error}");
+        assert!(!connection.wait_disconnected(NOT_AT_ALL).unwrap());
+    }
+    // The side that asked needs not confirm.
+    tell(&daemon, near_id, CmEventKind::ConnectResponse);
+    let event = channel.next_event(WAIT).unwrap().unwrap();
+    assert!(matches!(event, Event::Disconnected(end) if end == near));
+    assert_eq!(asked(&daemon), ["Reject"]);
+    // The other one was confirmed.
+    tell(&daemon, far_id, CmEventKind::Established);
+    assert!(channel.try_next_event().unwrap().is_none());
+    assert_eq!(asked(&daemon), ["Disconnect"]);
+    tell(&daemon, far_id, CmEventKind::Disconnected);
+    let event = channel.next_event(WAIT).unwrap().unwrap();
+    assert!(matches!(event, Event::Disconnected(end) if end == far));
+    assert!(asked(&daemon).is_empty());
+}
+
+#[test]
+fn all_who_wait_for_the_end_of_a_connection_are_told() {
+    let daemon = FakeDaemon::start();
+    let context = daemon.open();
+    let channel = context.create_event_channel().unwrap();
+    for kind in [CmEventKind::Disconnected, CmEventKind::Rejected] {
+        let [_, (connection, id)] = begun(&daemon, &context, &channel);
+        std::thread::scope(|scope| {
+            let threads = [(); 3].map(|()| scope.spawn(|| connection.wait_disconnected(WAIT)));
+            tell(&daemon, id, kind);
+            for thread in threads {
+                assert!(thread.join().unwrap().unwrap(), "{kind:?}");
+            }
+        });
+        // And who asks later.
+        assert!(connection.wait_disconnected(WAIT).unwrap());
+        assert!(channel.try_next_event().unwrap().is_none(), "it was told");
+    }
+}
+
 #[test]
 fn requests_that_nobody_will_answer_are_refused() {
     let daemon = FakeDaemon::start();
@@ -153,21 +253,21 @@ fn requests_that_nobody_will_answer_are_refused() {
     let id = last_id(&daemon);
     tell(&daemon, id, CmEventKind::ConnectRequest);
     drop(listener.wait(WAIT).unwrap().unwrap());
-    assert_eq!(destroyed(&daemon), [7777]);
+    assert_eq!(destroyed(&daemon), [REQUEST_ID]);
     // Read on behalf of another object, and left behind by the listener.
     let qp = new_qp(&context);
     let connection = connect(&channel, &qp);
     tell(&daemon, id, CmEventKind::ConnectRequest);
     assert!(!connection.wait_disconnected(NOT_AT_ALL).unwrap());
     drop(listener);
-    assert_eq!(destroyed(&daemon), [7777, id]);
+    assert_eq!(destroyed(&daemon), [REQUEST_ID, id]);
     // Not even read.
     let listener = channel.listen(at, 1).unwrap();
     let id = last_id(&daemon);
     drop(listener);
     tell(&daemon, id, CmEventKind::ConnectRequest);
     assert!(channel.try_next_event().unwrap().is_none());
-    assert_eq!(destroyed(&daemon), [id, 7777]);
+    assert_eq!(destroyed(&daemon), [id, REQUEST_ID]);
 }
 
 #[test]

@@ -252,6 +252,38 @@ fn either_side_may_end_a_connection_by_word_or_by_going() {
 }
 
 #[test]
+fn an_accepted_connection_that_is_ended_at_once_ends_at_both_sides() {
+    let Net { near, far, daemon: _daemon } = Net::unconnected();
+    let listener = far.listen();
+    let near_end = near.connect(listener.local_addr(), &plain());
+    let far_end = next_request(&listener).accept(&far.qp, &plain()).unwrap();
+    far_end.disconnect().unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let near_end = near_end.wait_established(WAIT).unwrap();
+            assert!(near_end.wait_disconnected(WAIT).unwrap());
+        });
+        assert!(far_end.wait_disconnected(WAIT).unwrap());
+    });
+    assert_eq!((near.state(), far.state()), (QpState::Err, QpState::Err));
+}
+
+#[test]
+fn receives_of_an_accepted_connection_are_flushed_when_its_peer_gives_up() {
+    let Net { near, far, daemon: _daemon } = Net::unconnected();
+    let listener = far.listen();
+    let near_end = near.connect(listener.local_addr(), &plain());
+    let request = next_request(&listener);
+    far.expect_message();
+    let far_end = request.accept(&far.qp, &plain()).unwrap();
+    drop(near_end);
+    let error = far_end.clone().wait_established(WAIT).unwrap_err();
+    assert!(matches!(error, Error::Rejected { .. }), "{error}");
+    assert_eq!(far.next().status, WcStatus::WrFlush);
+    assert_eq!((near.state(), far.state()), (QpState::Reset, QpState::Err));
+}
+
+#[test]
 fn after_time_wait_queue_pairs_can_be_connected_again() {
     let Net { near, far, daemon: _daemon } = Net::unconnected();
     let (near_end, far_end) = connected(&near, &far);

@@ -176,7 +176,8 @@ impl State {
                 CmReply::Id(CmIdHandle(handle))
             }
             CmRequest::Accept { id, user_handle, .. } => {
-                let channel = *self.cm_channels.keys().next().unwrap();
+                // The program's own; the next one is where it resolves addresses.
+                let channel = *self.cm_channels.keys().min().unwrap();
                 self.cm_ids.insert(id.0, (channel, user_handle));
                 return Reply::Done;
             }
