@@ -31,6 +31,8 @@ pub(crate) struct CqInner {
     /// What its events carry.
     pub(crate) token: u64,
     channel: Option<Arc<CompChannelInner>>,
+    /// Held by the thread that waits for its event.
+    waiting: Mutex<()>,
     ring: Mutex<Ring>,
     /// How many completions it holds. Written under the ring's lock.
     depth: AtomicU32,
@@ -70,6 +72,7 @@ impl Cq {
             handle,
             token,
             channel: channel.map(|channel| channel.0.clone()),
+            waiting: Mutex::default(),
             ring: Mutex::new(Ring { end, lookout: Lookout::new() }),
             depth: AtomicU32::new(depth),
         });
@@ -124,7 +127,8 @@ impl Cq {
     /// does. Returns how many: at least one, or 0 if there are none within `timeout`. Without a
     /// timeout, waits for ever.
     ///
-    /// The thread sleeps meanwhile. (A program in more of a hurry polls for a while first.)
+    /// The thread sleeps meanwhile. (A program in more of a hurry polls for a while first.) Several
+    /// threads may wait; each that gets nothing of what there is goes on waiting.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the completion queue has no channel; [`Error::DaemonGone`].
@@ -134,9 +138,17 @@ impl Cq {
             return Err(Error::invalid("channel of the completion queue", "none", expected));
         };
         let deadline = Deadline::after(timeout);
+        let count = self.poll(wcs)?;
+        if count > 0 || wcs.is_empty() {
+            return Ok(count);
+        }
+        self.0.context.session.about_to_wait();
+        // CLIENT-022: several completions may cause one event only, and one thread takes that. Who
+        // comes next finds what it has left.
+        let Some(_waiting) = deadline.lock(&self.0.waiting) else { return self.poll(wcs) };
         loop {
             let count = self.poll(wcs)?;
-            if count > 0 || wcs.is_empty() {
+            if count > 0 {
                 return Ok(count);
             }
             self.req_notify(false)?;

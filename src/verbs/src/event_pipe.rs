@@ -2,6 +2,7 @@
 
 use crate::Error;
 use crate::session::Session;
+use parking_lot::{Mutex, MutexGuard};
 use rustix::event::Timespec;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
@@ -68,6 +69,14 @@ impl Deadline {
 
     pub(crate) fn is_over(self) -> bool {
         self.0.is_some_and(|deadline| deadline <= Instant::now())
+    }
+
+    /// Waits for a lock; `None` if it was not to be had until then.
+    pub(crate) fn lock<T>(self, mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+        match self.0 {
+            Some(deadline) => mutex.try_lock_until(deadline),
+            None => Some(mutex.lock()),
+        }
     }
 
     fn remaining(self) -> Option<Timespec> {

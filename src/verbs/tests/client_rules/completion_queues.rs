@@ -87,6 +87,40 @@ fn threads_that_share_a_channel_each_wake_for_their_own_queue() {
 }
 
 #[test]
+fn threads_that_wait_for_one_queue_each_get_a_completion() {
+    const THREADS: u64 = 4;
+    let mut daemon = FakeDaemon::start();
+    let context = daemon.open();
+    let channel = context.create_comp_channel().unwrap();
+    let cq = context.create_cq(8, Some(&channel)).unwrap();
+    let token = daemon.state.lock().unwrap().cqs.values().next().unwrap().token;
+    let wait = |timeout| {
+        let mut wcs = [Wc::default()];
+        cq.wait(&mut wcs, timeout).map(|count| (count == 1).then_some(wcs[0].wr_id))
+    };
+    std::thread::scope(|scope| {
+        let (say, hear) = std::sync::mpsc::channel();
+        for _ in 0..THREADS {
+            let say = say.clone();
+            // Without a timeout, when it would look once more.
+            scope.spawn(move || say.send(wait(None)).unwrap());
+        }
+        // Meanwhile they go to sleep. Who waits beside them for a while only is not kept longer.
+        assert_eq!(wait(Some(Duration::from_millis(20))).unwrap(), None);
+        // All at once, so that there is one event.
+        let mut state = daemon.state.lock().unwrap();
+        (0..THREADS).for_each(|wr_id| state.complete(token, wr_id, false));
+        drop(state);
+        let woken = || hear.recv_timeout(WAIT.unwrap()).ok()?.unwrap();
+        let mut ids: Vec<_> = (0..THREADS).map_while(|_| woken()).collect();
+        // Who sleeps still is woken by this.
+        daemon.kill();
+        ids.sort_unstable();
+        assert_eq!(ids, Vec::from_iter(0..THREADS));
+    });
+}
+
+#[test]
 fn events_of_a_queue_that_is_gone_are_not_kept() {
     let daemon = FakeDaemon::start();
     let context = daemon.open();
