@@ -30,7 +30,7 @@ use urxe_shm::control::{CmEvent, CmEventKind, CmEventParam, CmPortSpace, CmReply
 /// ```
 ///
 /// A clone is another name for the same membership. When the last one is dropped, the group is
-/// left.
+/// left, unless the queue pair has another membership in it.
 #[derive(Clone, Debug)]
 pub struct Membership(pub(super) Arc<MembershipInner>);
 
@@ -112,7 +112,7 @@ impl MembershipInner {
     pub(super) fn handle(&self, event: CmEvent) -> Option<EventKind> {
         match (event.kind, event.param) {
             (CmEventKind::MulticastJoin, CmEventParam::Ud(param)) => {
-                if let Err(error) = self.qp.attach_mcast(param.av.dgid) {
+                if let Err(error) = self.qp.join_group(param.av.dgid) {
                     return Some(EventKind::Failed(error));
                 }
                 *self.joined.lock() = Some(param);
@@ -129,8 +129,7 @@ impl MembershipInner {
     /// The queue pair receives nothing of the group any more.
     fn detach(&self) {
         if let Some(param) = self.joined.lock().take() {
-            // It fails only if the program detached it itself, or the daemon has gone.
-            let _ = self.qp.detach_mcast(param.av.dgid);
+            self.qp.leave_group(param.av.dgid);
         }
     }
 }

@@ -12,6 +12,7 @@ use crate::session::{Session, nonsense, unexpected};
 use crate::srq::SrqInner;
 use crate::{Cq, Error, Pd, QpCaps, QpInit, QpQueried, QpState, QpType, Srq};
 use parking_lot::Mutex;
+use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 use urxe_shm::control::{QpCreated, QpHandle, Reply, Request};
@@ -89,6 +90,8 @@ pub(crate) struct QpInner {
     psn: u32,
     send_queue: Mutex<Queue<SqProducer>>,
     receives: Receives,
+    /// How many memberships it has in each multicast group.
+    memberships: Mutex<HashMap<IpAddr, u32>>,
 }
 
 /// Where the receives of a queue pair are posted.
@@ -170,6 +173,7 @@ impl Qp {
             psn: random_psn(),
             send_queue: Queue::new(send_queue),
             receives,
+            memberships: Mutex::default(),
         });
         context.register(token, Object::Qp(Arc::downgrade(&qp)));
         Ok(Qp(qp))
@@ -247,6 +251,32 @@ impl Qp {
     pub fn detach_mcast(&self, group: IpAddr) -> Result<(), Error> {
         let request = Request::DetachMcast { qp: self.0.handle, gid: Gid::from(group) };
         self.session().order("detach_mcast", &request)
+    }
+
+    /// Attaches it for one more membership in a group.
+    pub(crate) fn join_group(&self, group: IpAddr) -> Result<(), Error> {
+        // Before the lock: in a fork, another thread of the parent may hold it for ever.
+        self.session().check_process()?;
+        let mut memberships = self.0.memberships.lock();
+        self.attach_mcast(group)?;
+        *memberships.entry(group).or_default() += 1;
+        Ok(())
+    }
+
+    /// Takes back what [`join_group`](Self::join_group) did.
+    pub(crate) fn leave_group(&self, group: IpAddr) {
+        if self.session().check_process().is_err() {
+            return;
+        }
+        let mut memberships = self.0.memberships.lock();
+        let Some(count) = memberships.get_mut(&group) else { return };
+        *count -= 1;
+        // CLIENT-026
+        if *count == 0 {
+            memberships.remove(&group);
+            // It fails only if the program detached it itself, or the daemon has gone.
+            let _ = self.detach_mcast(group);
+        }
     }
 
     fn session(&self) -> &Session {

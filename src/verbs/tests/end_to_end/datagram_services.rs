@@ -120,6 +120,23 @@ fn members_of_a_group_receive_what_is_sent_to_it_while_they_are() {
 }
 
 #[test]
+fn of_two_memberships_in_a_group_the_last_one_counts() {
+    let Net { near, far, daemon: _daemon } = Net::unconnected();
+    let (ours, theirs) = (datagrams(&near, UDP_QKEY), datagrams(&far, UDP_QKEY));
+    let group: SocketAddr = "239.41.7.2:0".parse().unwrap();
+    let join = || channel(&far).join_multicast(group, &theirs).unwrap().wait_joined(WAIT).unwrap();
+    let (first, second) = (join(), join());
+    let to = second.joined().unwrap();
+    drop(first);
+    send(&near, &ours, &to, b"to one");
+    assert_came(&far, b"to one");
+    expect(&far, &theirs);
+    drop(second);
+    send(&near, &ours, &to, b"to none");
+    assert_eq!(far.cq.wait(&mut [Wc::default()], A_MOMENT).unwrap(), 0, "it has left");
+}
+
+#[test]
 fn addresses_other_than_groups_are_not_joined() {
     let Net { near, daemon: _daemon, .. } = Net::unconnected();
     let qp = datagrams(&near, UDP_QKEY);
