@@ -3,6 +3,7 @@
 use crate::descriptors::{DESCRIPTORS, Descriptor, set_apart};
 use crate::lost::{self, Loss};
 use crate::own_slot;
+use crate::reasons::{Level, say};
 use crate::refused::Refused;
 use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags};
@@ -18,6 +19,7 @@ use urxe_shm::client::file_identity::FileIdentity;
 use urxe_shm::client::{Connection, LOWEST_DESCRIPTOR};
 use urxe_shm::control::channel::Channel;
 use urxe_shm::control::{CmReply, CmRequest, Reply, Request};
+use urxe_shm::memory::remap;
 use urxe_slot::OwnSlot;
 
 /// How long a daemon whose pipes have ended may take until its socket does.
@@ -119,6 +121,10 @@ impl Session {
             DESCRIPTORS.insert(fd, Descriptor::Private);
             (fd, FileIdentity::of(fd))
         });
+        if let Some(sentence) = remap::why_nothing_is_wished() {
+            // WHY-003
+            say(Level::Always, &sentence);
+        }
         Ok(Session { connection: ManuallyDrop::new(connection), own, slot })
     }
 

@@ -308,6 +308,20 @@ fn nothing_is_told_unless_somebody_asks_for_it() {
 }
 
 #[test]
+fn a_wish_for_memory_that_makes_no_sense_is_told_of() {
+    let bench = Bench::new();
+    let program = bench.compile("reasons", &[]);
+    let expected = "urxe: URXE_MR is \"Copy\": expected remap or copy\n";
+    for (wish, expected) in [("Copy", expected), ("copy", ""), ("remap", ""), ("", "")] {
+        let mut command = bench.command(&program, &[]);
+        command.args(["as it is", "0", "none"]).env_remove("URXE_LOG").env("URXE_MR", wish);
+        let output = command.stdin(Stdio::null()).output().unwrap();
+        assert!(output.status.success(), "{wish}: {}", output.status);
+        assert_eq!(String::from_utf8(output.stderr).unwrap(), expected, "{wish}");
+    }
+}
+
+#[test]
 fn nothing_is_written_to_a_file_that_stands_where_stderr_was() {
     let bench = Bench::new();
     let ways = ["reused by a file", "reused behind its back", "closed", "a pipe of the program's"];

@@ -306,14 +306,24 @@ impl NotRemapped {
 /// needed twice for a moment, and takes a fifth of a second.
 pub const LONGEST_BY_DEFAULT: u64 = 256 << 20;
 
+/// Says which memory is to be remapped: `remap` or `copy`.
+const VARIABLE: &str = "URXE_MR";
+
 /// The longest range that is to be remapped, in bytes, where nothing else is wished than
 /// `by_default`: any with `URXE_MR=remap` in the environment, none with `URXE_MR=copy`.
 pub fn longest_wanted(by_default: u64) -> u64 {
-    match std::env::var_os("URXE_MR") {
+    match std::env::var_os(VARIABLE) {
         Some(value) if value == "remap" => u64::MAX,
         Some(value) if value == "copy" => 0,
         _ => by_default,
     }
+}
+
+/// What is wrong with `URXE_MR`, in a sentence, if it says something that it cannot say.
+pub fn why_nothing_is_wished() -> Option<String> {
+    let value = std::env::var_os(VARIABLE)?;
+    let is_known = value.is_empty() || value == "remap" || value == "copy";
+    (!is_known).then(|| format!("{VARIABLE} is {value:?}: expected remap or copy"))
 }
 
 /// Puts `len` bytes at `addr` into a memfd where they lie, unless they are in one already, or are
