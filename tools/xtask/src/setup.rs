@@ -30,9 +30,14 @@ struct Step {
 /// If a command fails, or needs root. All of them are tried.
 pub(crate) fn run_all(options: &Options) -> Result {
     let mut problems = Vec::new();
-    let steps = steps(options.all);
-    if steps.is_empty() {
+    let missing = packages::missing(&packages::ALL);
+    let (steps, by_hand) = (steps(options.all, &missing), by_hand(&missing, has("apt-get")));
+    if steps.is_empty() && by_hand.is_none() {
         eprintln!("setup: nothing is missing");
+    }
+    match by_hand {
+        Some(what) if options.dry_run => eprintln!("setup: {what}"),
+        what => problems.extend(what),
     }
     for Step { command, before } in steps {
         eprintln!("setup: {}", command.join(" "));
@@ -54,11 +59,21 @@ pub(crate) fn run_all(options: &Options) -> Result {
     }
 }
 
-/// What is missing.
-fn steps(all: bool) -> Vec<Step> {
+/// What of the missing packages nothing here installs, in words.
+fn by_hand(missing: &[&str], has_apt_get: bool) -> Option<String> {
+    (!has_apt_get && !missing.is_empty()).then(|| {
+        format!(
+            "to be installed by hand, since only apt-get is known here, by their names in Debian: \
+             {}",
+            missing.join(" ")
+        )
+    })
+}
+
+/// What is missing, and how it is installed, with these of the packages.
+fn steps(all: bool, packages: &[&str]) -> Vec<Step> {
     let split = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
     let mut steps = Vec::new();
-    let packages = packages::missing(&packages::ALL);
     if !packages.is_empty() && has("apt-get") {
         let install = "apt-get -qq install -y --no-install-recommends";
         let command = split(&format!("{install} {}", packages.join(" ")));
@@ -87,4 +102,17 @@ fn words(command: &[String]) -> Command {
     };
     run.args(&command[1..]).env("DEBIAN_FRONTEND", "noninteractive");
     run
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_apt_get_what_is_missing_is_named() {
+        let said = by_hand(&["tshark", "fio"], false).unwrap();
+        assert!(said.ends_with("only apt-get is known here, by their names in Debian: tshark fio"));
+        assert_eq!(by_hand(&["tshark"], true), None);
+        assert_eq!(by_hand(&[], false), None);
+    }
 }
