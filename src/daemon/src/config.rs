@@ -160,6 +160,7 @@ pub struct Settings {
     ///
     /// A program that is connected is there, even if it has asked for nothing yet.
     #[arg(long, value_name = "SECONDS")]
+    #[serde(deserialize_with = "linger")]
     pub linger: Option<NonZeroU32>,
 
     /// When told to end, wait so many seconds at most until all programs are gone [default: end at
@@ -168,6 +169,7 @@ pub struct Settings {
     /// None can connect meanwhile; at the socket of a service manager, they wait for the next
     /// daemon. A second signal ends it at once.
     #[arg(long, value_name = "SECONDS")]
+    #[serde(deserialize_with = "drain")]
     pub drain: Option<NonZeroU32>,
 
     /// How many programs of one user can be connected at a time [default: what leaves room for
@@ -176,12 +178,14 @@ pub struct Settings {
     /// A program that runs its slot itself counts twice. Where fewer descriptors can be had than
     /// that takes (`ulimit -n`), there are fewer for all.
     #[arg(long, value_name = "N")]
+    #[serde(deserialize_with = "sessions")]
     pub sessions_per_user: Option<NonZeroU32>,
 
     /// How many ids of the connection manager (connections, listeners and others) the programs of
     /// one user can have together [default: what leaves room for other users, up to two thirds of
     /// 131072].
     #[arg(long, value_name = "N")]
+    #[serde(deserialize_with = "cm_ids")]
     pub cm_ids_per_user: Option<NonZeroU32>,
 }
 
@@ -265,22 +269,52 @@ where
     value.map(Some).map_err(serde::de::Error::custom)
 }
 
-/// A number of slots, as the command line takes it.
-fn slots<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u8>, D::Error> {
-    match u8::deserialize(deserializer)? {
-        slots @ 1..=MAX_SLOTS => Ok(Some(slots)),
-        slots => Err(serde::de::Error::custom(format!("slots {slots}: expected 1 to {MAX_SLOTS}"))),
-    }
+/// A number from 1 on, as the command line takes it, of the setting of this name.
+fn number<'de, N, D>(deserializer: D, name: &str, max: N) -> Result<Option<N>, D::Error>
+where
+    N: TryFrom<i64> + PartialOrd + fmt::Display,
+    D: Deserializer<'de>,
+{
+    let value = toml::Value::deserialize(deserializer)?;
+    let positive = value.as_integer().filter(|number| *number > 0);
+    let number = positive.and_then(|number| N::try_from(number).ok());
+    // SLOT-126
+    number
+        .filter(|number| *number <= max)
+        .map(Some)
+        .ok_or_else(|| serde::de::Error::custom(format!("{name} {value}: expected 1 to {max}")))
 }
 
-/// A number of source ports, as the command line takes it.
+fn slots<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u8>, D::Error> {
+    number(deserializer, "slots", MAX_SLOTS)
+}
+
 fn source_ports<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u8>, D::Error> {
-    match u8::deserialize(deserializer)? {
-        ports @ 1..=MAX_SOURCE_PORTS => Ok(Some(ports)),
-        ports => Err(serde::de::Error::custom(format!(
-            "source-ports {ports}: expected 1 to {MAX_SOURCE_PORTS}"
-        ))),
-    }
+    number(deserializer, "source-ports", MAX_SOURCE_PORTS)
+}
+
+fn linger<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<NonZeroU32>, D::Error> {
+    count(deserializer, "linger")
+}
+
+fn drain<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<NonZeroU32>, D::Error> {
+    count(deserializer, "drain")
+}
+
+fn sessions<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<NonZeroU32>, D::Error> {
+    count(deserializer, "sessions-per-user")
+}
+
+fn cm_ids<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<NonZeroU32>, D::Error> {
+    count(deserializer, "cm-ids-per-user")
+}
+
+/// The same of a number that nothing else bounds.
+fn count<'de, D>(deserializer: D, name: &str) -> Result<Option<NonZeroU32>, D::Error>
+where
+    D: Deserializer<'de>,
+{
+    Ok(number(deserializer, name, u32::MAX)?.and_then(NonZeroU32::new))
 }
 
 impl fmt::Display for SocketMode {
@@ -718,13 +752,22 @@ mod tests {
     fn a_daemon_lingers_a_second_at_least() {
         let settings = parse("addr = [\"10.0.0.1\"]\nlinger = 1").unwrap();
         assert_eq!(Config::try_from(settings).unwrap().linger, Some(Duration::from_secs(1)));
-        let error = parse("linger = 0").unwrap_err().to_string();
-        assert!(error.contains("linger") && error.contains("nonzero"), "{error}");
+    }
+
+    #[test]
+    fn a_number_that_cannot_be_is_named_with_its_value_and_what_was_expected() {
+        for name in ["linger", "drain", "sessions-per-user", "cm-ids-per-user"] {
+            for wrong in ["0", "-1", "4294967296", "1.5", "true", "\"10\""] {
+                let error = parse(&format!("{name} = {wrong}")).unwrap_err().to_string();
+                let expected = format!("{name} {wrong}: expected 1 to 4294967295");
+                assert!(error.contains(&expected), "{error}");
+            }
+        }
     }
 
     #[test]
     fn there_is_a_source_port_at_least_and_a_socket_for_each() {
-        for wrong in [0, 65] {
+        for wrong in [-1, 0, 65, 256] {
             let error = parse(&format!("source-ports = {wrong}")).unwrap_err().to_string();
             assert!(error.contains(&format!("source-ports {wrong}: expected 1 to 64")), "{error}");
         }
@@ -732,7 +775,7 @@ mod tests {
 
     #[test]
     fn there_is_a_slot_at_least_and_with_a_fault_no_more() {
-        for wrong in [0, 64] {
+        for wrong in [-1, 0, 64, 300] {
             let error = parse(&format!("slots = {wrong}")).unwrap_err().to_string();
             assert!(error.contains(&format!("slots {wrong}: expected 1 to 63")), "{error}");
         }

@@ -144,7 +144,8 @@ mod tests {
         for (text, line, expected) in [
             ("drain = 30\nslots = 99\n", "line 2, `slots = 99`", "expected 1 to 63"),
             ("# é\n\ndrian = 30\n", "line 3, `drian = 30`", "`drain`"),
-            ("drain = \"long\"", "line 1, `drain = \"long\"`", "expected a nonzero u32"),
+            ("drain = \"long\"", "line 1, `drain = \"long\"`", "drain \"long\": expected 1 to"),
+            ("slots = 300", "line 1, `slots = 300`", "slots 300: expected 1 to 63"),
             ("fault = \"drop=1%\"\nmode = \"rw\"", "line 2, `mode = \"rw\"`", "expected octal"),
             ("drain = 30\nlinger = \n", "line 2, `linger =`", "expected"),
             ("drain = 30\ndrain = 31\n", "line 2, `drain = 31`", "duplicate key"),

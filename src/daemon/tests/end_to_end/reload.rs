@@ -165,7 +165,7 @@ fn a_file_that_is_wrong_changes_nothing() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = taken.local_addr().unwrap();
     let cases = [
-        (format!("{metrics}drain = 0\n"), "line 3, `drain = 0`: invalid value: integer `0`"),
+        (format!("{metrics}drain = 0\n"), "line 3, `drain = 0`: drain 0: expected 1 to 4294967295"),
         (format!("{metrics}drian = 1\n"), "line 3, `drian = 1`: unknown field `drian`"),
         ("drain = 1\nname = [\"a\", \"b\"]\n".to_owned(), "2 names for 1 devices"),
         (format!("drain = 1\nmetrics = \"{taken}\"\n"), "in use (os error 98)"),
