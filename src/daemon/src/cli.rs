@@ -91,7 +91,7 @@ pub fn run(arguments: Arguments) -> ExitCode {
     };
     let chosen = together(&options, file.as_ref().ok().and_then(Option::as_ref));
     log::begin(chosen.log_format.unwrap_or_default(), chosen.log.unwrap_or_default());
-    let file = of_environment.map_err(RunError::from).and(file);
+    let file = of_environment.map_err(RunError::Environment).and(file);
     let resumed = resumed.transpose().map_err(RunError::from);
     let begun = file.and_then(|file| Ok((file, resumed?)));
     match begun.and_then(|(file, resumed)| serve(options, file, resumed, ready_fd)) {
@@ -120,6 +120,8 @@ fn with_environment(mut settings: Settings) -> (Settings, Result<(), ConfigError
 pub(crate) enum RunError {
     #[error(transparent)]
     Start(#[from] StartError),
+    #[error("${variable}: {0}", variable = log::VARIABLE)]
+    Environment(ConfigError),
     #[error("ready-fd {fd}: {source}; expected the number of an inherited pipe or file")]
     ReadyFd { fd: u32, source: io::Error },
     #[error("the socket that the service manager passes (LISTEN_FDS): {0}")]

@@ -212,10 +212,12 @@ impl EventLoop {
         while self.end_at().is_none_or(|end| self.ctx.now < end) {
             self.wait(self.ctx.now)?;
             if !self.go_on() {
-                break;
+                self.say_why_it_ends(true);
+                return Ok(());
             }
             self.heed_upgrades();
         }
+        self.say_why_it_ends(false);
         Ok(())
     }
 

@@ -3,10 +3,11 @@
 use crate::harness::*;
 use crate::histories::fail;
 use crate::hosted::asked;
+use crate::startup::{signal, urxed_with};
 use crate::workers::Urxed;
 use rustix::fs::fstat;
 use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
-use rustix::process::getuid;
+use rustix::process::{Signal, getuid};
 use serde_json::Value;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
@@ -55,12 +56,37 @@ fn by_default_nothing_is_logged_of_programs() {
     let mut end = End::at(&daemon.socket, "urxe0", Kind::Shared, 4096);
     fail(&mut end);
     refused(&mut end.client);
-    crate::startup::signal(&daemon.child, rustix::process::Signal::TERM);
+    signal(&daemon.child, Signal::TERM);
     daemon.says("ending, as soon as 1 programs are gone");
     let said = daemon.said();
     assert!(said.iter().any(|line| line.starts_with("urxed: ready on ")), "{said:?}");
     let of_program = |line: &String| line.contains(&named()) || line.contains("refused");
     assert!(!said.iter().any(of_program), "{said:?}");
+}
+
+#[test]
+fn a_daemon_says_why_it_ends() {
+    let ends = |options: &[&str], programs: usize, is_told: bool| {
+        let options = [&["--slots", "1"], options].concat();
+        let socket = fresh_path();
+        let (mut child, _) = urxed_with(&socket, &options);
+        let clients: Vec<_> = (0..programs).map(|_| Client::connect(&socket)).collect();
+        if is_told {
+            signal(&child, Signal::TERM);
+        }
+        if options.contains(&"--drain") {
+            eventually("the socket goes", || (!socket.exists()).then_some(()));
+            drop(clients);
+        }
+        assert!(child.wait().success());
+        child.rest_of_stderr().lines().last().unwrap().to_owned()
+    };
+    let told = "urxed: ends, because it was told to";
+    assert_eq!(ends(&[], 0, true), told);
+    assert_eq!(ends(&[], 1, true), format!("{told}, and 1 programs are still there"));
+    assert_eq!(ends(&["--drain", "600"], 1, true), format!("{told}, and no program is left"));
+    let alone = "urxed: ends, because no program has been there for 1 seconds";
+    assert_eq!(ends(&["--linger", "1"], 0, false), alone);
 }
 
 #[test]
@@ -193,7 +219,8 @@ fn the_environment_says_what_is_logged_unless_the_command_line_does() {
     assert_eq!(said("off", &[]), "");
     assert!(said("off", &["--log", "error"]).contains("192.0.2.1"));
     let wrong = said("loud", &[]);
-    assert!(wrong.contains("log \"loud\": expected off, error, warn, info or debug"), "{wrong}");
+    let expected = "$URXED_LOG: log \"loud\": expected off, error, warn, info or debug";
+    assert!(wrong.contains(expected), "{wrong}");
 }
 
 #[test]

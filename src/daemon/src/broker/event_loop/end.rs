@@ -47,4 +47,22 @@ impl EventLoop {
         );
         true
     }
+
+    /// Says that the daemon ends, and why: told to end now, or by itself.
+    pub(super) fn say_why_it_ends(&self, is_told: bool) {
+        let programs = self.open_sessions;
+        let why = match (is_told, self.drained_by.is_some(), self.is_alone()) {
+            (true, _, true) => "it was told to".to_owned(),
+            (true, _, false) => format!("it was told to, and {programs} programs are still there"),
+            (false, true, true) => "it was told to, and no program is left".to_owned(),
+            (false, true, false) => {
+                format!("it has drained long enough, and {programs} programs are still there")
+            }
+            (false, false, _) => {
+                let linger = self.changeable.linger.unwrap_or_default().as_secs();
+                format!("no program has been there for {linger} seconds")
+            }
+        };
+        tracing::info!(target: DAEMON, "ends, because {why}");
+    }
 }
