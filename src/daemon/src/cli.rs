@@ -36,12 +36,13 @@ Programs find the daemon by its socket: $URXE_SOCKET, or the default that both s
 Programs of rdma-core find its devices as files in the directory beside the socket
 (urxed.sock: urxed.sysfs), through `urxe run` or `urxe sysfs-overlay`; `counters` and `hw_counters`
 of a port are written there anew each second.
-The daemon ends on SIGINT or SIGTERM, at once or when --drain says so, or by --linger. On SIGHUP it
-reads the file of --config again and goes on with its metrics, linger, drain, sessions-per-user and
-cm-ids-per-user; it says what of the rest needs a restart, and if the file is wrong, all stays as it
-was. Addresses of an --interface are followed without that. On SIGUSR2 it executes the program that
-is at its own path now, which goes on with all programs and their traffic; if that cannot be had, it
-says why, and all stays as it was.
+The daemon ends on SIGINT or SIGTERM, at once or when --drain says so, or by --linger, and says
+why. Of an option that is given twice the last counts; --addr, --interface and --name add up. On
+SIGHUP it reads the file of --config again and goes on with its metrics, linger, drain,
+sessions-per-user and cm-ids-per-user; it says what of the rest needs a restart, and if the file
+is wrong, all stays as it was. Addresses of an --interface are followed without that. On SIGUSR2
+it executes the program that is at its own path now, which goes on with all programs and their
+traffic; if that cannot be had, it says why, and all stays as it was.
 Programs that it leaves behind see their work requests flushed, and IBV_EVENT_DEVICE_FATAL.
 It can be started by systemd at the first connection (LISTEN_FDS), and tells it when it is ready.
 Peers are other urxed, Linux rdma_rxe, or RoCE NICs.";
@@ -49,7 +50,14 @@ Peers are other urxed, Linux rdma_rxe, or RoCE NICs.";
 /// The RoCEv2 NIC in user space: gives programs RDMA devices that need no RDMA hardware, no
 /// kernel module and no privilege.
 #[derive(clap::Parser, Clone, Debug)]
-#[command(name = "urxed", version = crate::VERSION, after_help = EXAMPLES)]
+// Of an option that is given twice the last counts, so that $URXED_OPTIONS wins over the options
+// that the unit gives before it.
+#[command(
+    name = "urxed",
+    version = crate::VERSION,
+    after_help = EXAMPLES,
+    args_override_self = true
+)]
 pub struct Arguments {
     #[command(flatten)]
     settings: Settings,

@@ -5,6 +5,7 @@ use crate::harness::{
 };
 use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -80,6 +81,16 @@ fn urxed_says_that_it_is_ready_serves_and_cleans_up() {
         assert!(!socket.exists());
         assert!(!sysfs_directory(&socket).exists());
     }
+}
+
+#[test]
+fn the_last_of_an_option_that_is_given_twice_counts() {
+    let socket = fresh_path();
+    let (mut child, _) = urxed_with(&socket, &["--slots", "1", "--mode", "600", "--mode", "640"]);
+    let mode = std::fs::metadata(&socket).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o640);
+    signal(&child, Signal::TERM);
+    assert!(child.wait().success());
 }
 
 /// Two connected programs write to each other for as long as the daemon lives.

@@ -136,7 +136,8 @@ fn daemon(facts: &Facts) -> Vec<Finding> {
             };
             let mut says = format!("none answers us, and {owner} has UDP port 4791 of {whose}");
             if facts.system_daemon_refuses {
-                says += "; the system's daemon does not let this user in (urxed --mode 666 would)";
+                says += "; the system's daemon does not let this user in (`adduser USER urxe` \
+                         would, where a package runs it; else urxed --mode 666)";
             }
             match facts.loopback {
                 Some(loopback) => {
