@@ -96,6 +96,7 @@ impl Held {
 }
 
 #[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "time must begin somewhere")]
 mod tests {
     use super::*;
 
