@@ -135,6 +135,7 @@ impl EventLoop {
                 log_limit: LogLimit::default(),
                 to_broker: Vec::new(),
                 closer,
+                refused: Vec::new(),
                 unmapper,
             },
         };

@@ -62,6 +62,9 @@ pub(crate) struct SlotCtx {
     pub(crate) to_broker: Vec<ToBroker>,
     /// Closes what may keep whoever closes it waiting.
     pub(crate) closer: Closer,
+    /// What came with messages that were not received as they were sent, until the closer has room
+    /// for it: one may have many more than a request.
+    pub(crate) refused: Vec<OwnedFd>,
     /// Unmaps memory of programs that are gone.
     pub(crate) unmapper: Unmapper,
 }
@@ -69,7 +72,19 @@ pub(crate) struct SlotCtx {
 impl SlotCtx {
     /// Whether more can be let go of without waiting for what was let go of before.
     pub(crate) fn may_let_go(&self) -> bool {
-        self.closer.has_room() && self.unmapper.has_room()
+        self.refused.is_empty() && self.closer.has_room() && self.unmapper.has_room()
+    }
+
+    /// Has closed what was refused, as far as nothing has to be waited for. Returns whether there
+    /// was something.
+    pub(crate) fn close_refused(&mut self) -> bool {
+        let before = self.refused.len();
+        while self.closer.has_room()
+            && let Some(descriptor) = self.refused.pop()
+        {
+            self.closer.close(descriptor);
+        }
+        self.refused.len() < before
     }
 }
 
@@ -190,6 +205,12 @@ impl Session {
     /// Receives one request.
     pub(crate) fn receive(&mut self) -> Result<(Request, Vec<OwnedFd>), ChannelError> {
         self.held_request.take().map_or_else(|| self.channel.recv(), Ok)
+    }
+
+    /// The descriptors that came with what was no request, to be closed where that may take its
+    /// time.
+    pub(crate) fn take_refused(&mut self) -> Vec<OwnedFd> {
+        self.channel.take_refused()
     }
 
     /// Has a request received again the next time.

@@ -486,7 +486,7 @@ impl Slots {
             }
             let entry = &mut self.entries[slot];
             let Some(link) = &mut entry.link else { continue };
-            for descriptor in link.take_sent() {
+            for descriptor in link.take_to_close() {
                 self.closer.close(descriptor);
             }
             if link.deadline().is_some_and(|deadline| deadline <= now) {

@@ -5,18 +5,22 @@ use crate::harness::{
 };
 use crate::startup::{signal, urxed_at};
 use rustix::net::sockopt::set_socket_linger;
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use rustix::process::{Signal, geteuid};
 use rustix::thread::{CpuSet, sched_getcpu, sched_setaffinity};
 use std::collections::BTreeSet;
-use std::io::Write;
+use std::io::{IoSlice, Write};
+use std::mem::MaybeUninit;
 use std::net::{TcpListener, TcpStream};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use urxe_daemon::Handle;
 use urxe_daemon::limits::MAX_SESSIONS;
-use urxe_shm::control::channel::Channel;
-use urxe_shm::control::{CmReply, CmRequest, Reply, Request, ResourceKind};
+use urxe_shm::control::channel::{Channel, ChannelError};
+use urxe_shm::control::{
+    CmReply, CmRequest, MAX_FDS, MAX_MESSAGE, Reply, Request, ResourceKind, encode,
+};
 use urxe_shm::ring::completion_notifier::CompletionWaiter;
 use urxe_types::{Extra, SendData, SendOp, SlotId};
 
@@ -215,6 +219,50 @@ fn a_socket_that_lingers_holds_up_neither_its_slot_nor_another() {
     assert_eq!(victim.client.resources("urxe0", ResourceKind::Qp).len(), 1);
     eventually("its own slot goes on", || attacker.recv::<Reply>().ok());
     drop(other);
+}
+
+/// SHARE-130: what is no request, too long or has too many descriptors is refused, and what came
+/// along is closed; so is what comes with no bytes at all, which ends a session.
+#[test]
+fn sockets_that_linger_beside_what_is_no_request_hold_up_no_slot() {
+    let daemon = Stoppable::new();
+    let mut victims = ["urxe0"; 2].map(|at| End::at(&daemon.socket, at, Kind::Shared, 4096));
+    let mut request = vec![0; 100];
+    let len = encode(&Request::ListDevices, &mut request).unwrap();
+    let attackers: Vec<_> = daemon.stopped(|| {
+        let too_long = vec![0; MAX_MESSAGE + 1];
+        let sent: [(&[u8], usize); 4] =
+            [(b"nonsense", 1), (&too_long, 1), (&request[..len], MAX_FDS + 200), (b"", 1)];
+        let attack = |(bytes, count)| {
+            let (descriptor, other) = lingering();
+            let channel = Channel::connect(&daemon.socket).unwrap();
+            send_bytes(&channel, bytes, &vec![descriptor.as_fd(); count]);
+            rustix::io::ioctl_fionbio(&channel, true).unwrap();
+            (channel, other)
+        };
+        sent.into_iter().map(attack).collect()
+    });
+    for victim in &mut victims {
+        victim.client.call(Request::ListDevices).unwrap();
+    }
+    let (attackers, others): (Vec<_>, Vec<_>) = attackers.into_iter().unzip();
+    for mut attacker in attackers {
+        eventually("its own slot goes on", || match attacker.recv::<Reply>() {
+            Ok((reply, _)) => Some(assert!(matches!(reply, Reply::Error(_)), "{reply:?}")),
+            Err(ChannelError::Closed) => Some(()),
+            Err(_) => None,
+        });
+    }
+    drop(others);
+}
+
+/// Sends bytes with descriptors, whether that is a request or not.
+fn send_bytes(channel: &Channel, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
+    let mut space = [MaybeUninit::uninit(); 1000];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    assert!(ancillary.push(SendAncillaryMessage::ScmRights(fds)));
+    rustix::net::sendmsg(channel, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::empty())
+        .unwrap();
 }
 
 /// SHARE-120: the first answer cannot be delivered, so that the second request is never received:

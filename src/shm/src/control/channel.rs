@@ -22,6 +22,9 @@ use std::time::{Duration, Instant};
 /// Bytes around a message that is passed on, at most.
 pub const AROUND_PASSED_ON: usize = 1024;
 
+/// The most descriptors that come with one message: the kernel's `SCM_MAX_FD`.
+const MAX_RECEIVED_FDS: usize = 253;
+
 /// How long a reply is looked for before the thread sleeps: longer than a daemon takes that is
 /// awake.
 const LOOK_FOR_REPLY: Duration = Duration::from_micros(30);
@@ -47,10 +50,8 @@ pub enum ChannelError {
     /// The message received is longer than any may be.
     #[error("a message longer than {MAX_MESSAGE} bytes arrived")]
     Truncated,
-    /// More descriptors arrived than a message may have, or than this process can still open.
-    #[error(
-        "descriptors were lost: more than {MAX_FDS} arrived, or this process has too many open"
-    )]
+    /// More descriptors arrived than this process can still open.
+    #[error("descriptors were lost: this process has too many open")]
     FdsLost,
     /// The message received is none.
     #[error(transparent)]
@@ -75,6 +76,8 @@ impl From<Errno> for ChannelError {
 pub struct Channel {
     socket: OwnedFd,
     buf: Vec<u8>,
+    /// Descriptors that came last with what was not received as it was sent.
+    refused: Vec<OwnedFd>,
 }
 
 impl Channel {
@@ -89,13 +92,17 @@ impl Channel {
     /// A channel on a socket that is connected already. Whether messages are waited for is the
     /// socket's.
     pub fn new(socket: OwnedFd) -> Self {
-        Self { socket, buf: vec![0; MAX_MESSAGE] }
+        Self::with_room_for(socket, MAX_MESSAGE)
     }
 
     /// The same for both ends of a link that passes on what came over others: its messages may be
     /// longer by [`AROUND_PASSED_ON`].
     pub fn passing_on(socket: OwnedFd) -> Self {
-        Self { socket, buf: vec![0; MAX_MESSAGE + AROUND_PASSED_ON] }
+        Self::with_room_for(socket, MAX_MESSAGE + AROUND_PASSED_ON)
+    }
+
+    fn with_room_for(socket: OwnedFd, len: usize) -> Self {
+        Self { socket, buf: vec![0; len], refused: Vec::new() }
     }
 
     /// The ends of a connection within the daemon. Neither waits.
@@ -184,7 +191,7 @@ impl Channel {
             return Err(ChannelError::TooManyFds { count: fds.len() });
         }
         let len = control::encode(message, &mut self.buf)?;
-        let mut space = [MaybeUninit::uninit(); FD_SPACE];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
         if !fds.is_empty() {
             ancillary.push(SendAncillaryMessage::ScmRights(fds));
@@ -209,12 +216,20 @@ impl Channel {
         Ok((message, fds.unwrap_or_default()))
     }
 
+    /// The descriptors that came last with what was no message, or with one that has lost some of
+    /// them. Who receives from others is to take them before it receives again, and to close them
+    /// where that may take its time: they may be sockets that linger.
+    pub fn take_refused(&mut self) -> Vec<OwnedFd> {
+        std::mem::take(&mut self.refused)
+    }
+
     /// Receives one message, and its descriptors unless some were lost.
     fn receive<T: DeserializeOwned>(
         &mut self,
         flags: RecvFlags,
     ) -> Result<(T, Option<Vec<OwnedFd>>), ChannelError> {
-        let mut space = [MaybeUninit::uninit(); FD_SPACE];
+        // SHARE-130: the kernel closes here, in this thread, those that there is no room for.
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_RECEIVED_FDS))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
         let mut bytes = [IoSliceMut::new(&mut self.buf)];
         let flags = flags | RecvFlags::CMSG_CLOEXEC;
@@ -225,20 +240,35 @@ impl Channel {
                 fds.extend(rights);
             }
         }
-        // The buffer may have room for one more than we asked it to have.
-        if fds.len() > MAX_FDS {
-            return Err(ChannelError::TooManyFds { count: fds.len() });
+        let none_is_lost = !got.flags.contains(ReturnFlags::CTRUNC);
+        match decode(&self.buf[..got.bytes], got.flags, fds.len()) {
+            Ok(message) if none_is_lost => Ok((message, Some(fds))),
+            received => {
+                // SHARE-130
+                self.refused = fds;
+                Ok((received?, None))
+            }
         }
-        if got.flags.contains(ReturnFlags::TRUNC) {
-            return Err(ChannelError::Truncated);
-        }
-        // No message of ours is empty: this is the end.
-        if got.bytes == 0 {
-            return Err(ChannelError::Closed);
-        }
-        let fds = Some(fds).filter(|_| !got.flags.contains(ReturnFlags::CTRUNC));
-        Ok((control::decode(&self.buf[..got.bytes])?, fds))
     }
+}
+
+/// The message that was received so, with so many descriptors.
+fn decode<T: DeserializeOwned>(
+    bytes: &[u8],
+    flags: ReturnFlags,
+    fds: usize,
+) -> Result<T, ChannelError> {
+    if fds > MAX_FDS {
+        return Err(ChannelError::TooManyFds { count: fds });
+    }
+    if flags.contains(ReturnFlags::TRUNC) {
+        return Err(ChannelError::Truncated);
+    }
+    // No message of ours is empty: this is the end.
+    if bytes.is_empty() {
+        return Err(ChannelError::Closed);
+    }
+    Ok(control::decode(bytes)?)
 }
 
 impl From<Channel> for OwnedFd {
@@ -260,9 +290,6 @@ pub(crate) fn renumbered(fd: OwnedFd, lowest: RawFd) -> OwnedFd {
     }
     rustix::io::fcntl_dupfd_cloexec(&fd, lowest).unwrap_or(fd)
 }
-
-/// Room for one control message with the most descriptors allowed.
-const FD_SPACE: usize = rustix::cmsg_space!(ScmRights(MAX_FDS));
 
 fn socket(flags: SocketFlags) -> io::Result<OwnedFd> {
     Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
@@ -533,28 +560,45 @@ mod tests {
         }
     }
 
-    /// Sends a request with more descriptors than `Channel::send` lets through.
-    fn send_with(channel: &Channel, count: usize) {
-        let fds: Vec<OwnedFd> = (0..count).map(|_| pipe_read_end()).collect();
-        let fds: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
-        let mut buf = [0; 100];
-        let len = control::encode(&hello(), &mut buf).unwrap();
-        let mut space = [MaybeUninit::uninit(); 1000];
+    /// Sends bytes with so many descriptors, also more than `Channel::send` lets through. Returns
+    /// which file each is of.
+    fn send_with(channel: &Channel, bytes: &[u8], count: usize) -> Vec<u64> {
+        let fd = pipe_read_end();
+        let fds = vec![fd.as_fd(); count];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_RECEIVED_FDS))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
         assert!(ancillary.push(SendAncillaryMessage::ScmRights(&fds)));
-        let bytes = [IoSlice::new(&buf[..len])];
+        let bytes = [IoSlice::new(bytes)];
         rustix::net::sendmsg(channel, &bytes, &mut ancillary, SendFlags::empty()).unwrap();
+        vec![inode(fd); count]
+    }
+
+    /// SHARE-130: no bytes at all are the end, and may have descriptors all the same.
+    #[test]
+    fn descriptors_of_what_is_no_message_are_for_the_receiver_to_close() {
+        let (mut a, b) = pair();
+        let mut buf = [0; 100];
+        let len = control::encode(&hello(), &mut buf).unwrap();
+        let too_long = vec![0; MAX_MESSAGE + 1];
+        for (bytes, count) in
+            [(&buf[..len], MAX_RECEIVED_FDS), (b"nonsense", 1), (&too_long, 2), (b"", MAX_FDS)]
+        {
+            let sent = send_with(&b, bytes, count);
+            a.recv::<Request>().unwrap_err();
+            let refused: Vec<u64> = a.take_refused().iter().map(inode).collect();
+            assert_eq!(refused, sent, "{} bytes", bytes.len());
+        }
     }
 
     #[test]
     fn too_many_descriptors_are_refused_and_closed() {
         let (mut a, mut b) = pair();
-        for count in MAX_FDS + 1..MAX_FDS + 6 {
-            send_with(&b, count);
-            assert!(matches!(
-                a.recv::<Request>(),
-                Err(ChannelError::TooManyFds { .. } | ChannelError::FdsLost)
-            ));
+        let mut buf = [0; 100];
+        let len = control::encode(&hello(), &mut buf).unwrap();
+        for count in [MAX_FDS + 1, MAX_FDS + 5, MAX_RECEIVED_FDS] {
+            send_with(&b, &buf[..len], count);
+            let received = a.recv::<Request>();
+            assert!(matches!(received, Err(ChannelError::TooManyFds { count: n }) if n == count));
         }
         let fd = pipe_read_end();
         assert!(matches!(

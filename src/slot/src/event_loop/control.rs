@@ -100,6 +100,7 @@ impl EventLoop {
             worked |= did;
             self.control.link_is_ready = more;
         }
+        worked |= self.ctx.close_refused();
         worked |= self.free_some();
         for _ in 0..self.control.askers.order.len() {
             let Some(key) = self.control.askers.next() else { break };
@@ -123,7 +124,8 @@ impl EventLoop {
     /// Whether there is something to do.
     fn has_control(&self) -> bool {
         let Control { askers, link_is_ready, .. } = &self.control;
-        *link_is_ready || !self.dead.is_empty() || !askers.is_empty()
+        let is_idle = self.dead.is_empty() && askers.is_empty() && self.ctx.refused.is_empty();
+        *link_is_ready || !is_idle
     }
 
     /// When there is something to do; `None` if there is nothing.
@@ -134,7 +136,9 @@ impl EventLoop {
     /// Takes in a few messages of the broker.
     fn listen_to_broker(&mut self, now: Instant) -> Result<Progress, SlotError> {
         for heard in 0..MESSAGES_PER_TURN {
-            let Some((message, fds)) = self.link.recv().map_err(SlotError::Link)? else {
+            let received = self.link.recv().map_err(SlotError::Link)?;
+            self.ctx.refused.append(&mut self.link.take_to_close());
+            let Some((message, fds)) = received else {
                 return Ok(Progress { worked: heard > 0, more: false });
             };
             match message {
@@ -276,7 +280,10 @@ impl EventLoop {
                 return Ok(Progress { worked: true, more: true });
             }
             let was_open = session.wake_fd().is_some();
-            let answer = match session.receive() {
+            let received = session.receive();
+            // SHARE-130
+            self.ctx.refused.append(&mut session.take_refused());
+            let answer = match received {
                 Ok((request, fds)) => {
                     // CLIENT-014
                     let posted = post(session, &mut self.ctx.devices, now);

@@ -30,8 +30,8 @@ pub struct Link<Out, In> {
     /// Messages that may wait.
     max_backlog: usize,
     backlog: VecDeque<(Out, Vec<OwnedFd>)>,
-    /// Descriptors that were sent, and that are still open here.
-    sent: Vec<OwnedFd>,
+    /// Descriptors that were sent, and those that came with what was not received as it was sent.
+    to_close: Vec<OwnedFd>,
     /// It is watched for room.
     awaits_room: bool,
     /// Since when the other end has taken nothing although something waits.
@@ -70,7 +70,7 @@ impl<Out: Serialize, In: DeserializeOwned> Link<Out, In> {
             channel: Channel::passing_on(socket),
             max_backlog: MAX_LINK_BACKLOG,
             backlog: VecDeque::new(),
-            sent: Vec::new(),
+            to_close: Vec::new(),
             awaits_room: false,
             waiting_since: None,
             received: PhantomData,
@@ -124,7 +124,8 @@ impl<Out: Serialize, In: DeserializeOwned> Link<Out, In> {
             let fds: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
             match self.channel.send(message, &fds) {
                 Ok(()) => {
-                    self.sent.extend(self.backlog.pop_front().into_iter().flat_map(|sent| sent.1));
+                    let sent = self.backlog.pop_front();
+                    self.to_close.extend(sent.into_iter().flat_map(|(_, fds)| fds));
                     self.waiting_since = None;
                 }
                 Err(ChannelError::WouldBlock) => {
@@ -142,16 +143,19 @@ impl<Out: Serialize, In: DeserializeOwned> Link<Out, In> {
     /// Receives a message and the descriptors that came with it; `None` if there is none now. If
     /// this process can have no more descriptors, there are none with the message.
     pub fn recv(&mut self) -> Result<Option<(In, Vec<OwnedFd>)>, LinkError> {
-        match self.channel.recv_from_own() {
+        let received = self.channel.recv_from_own();
+        // SHARE-130: the other end may be a program's.
+        self.to_close.append(&mut self.channel.take_refused());
+        match received {
             Ok(received) => Ok(Some(received)),
             Err(ChannelError::WouldBlock) => Ok(None),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// The descriptors that were sent, to be closed where that may take its time.
-    pub fn take_sent(&mut self) -> Vec<OwnedFd> {
-        std::mem::take(&mut self.sent)
+    /// Descriptors that are of no more use, to be closed where that may take its time.
+    pub fn take_to_close(&mut self) -> Vec<OwnedFd> {
+        std::mem::take(&mut self.to_close)
     }
 
     /// Has the link, which is watched for messages under this token, watched for room too while
@@ -172,10 +176,9 @@ impl<Out: Serialize, In: DeserializeOwned> Link<Out, In> {
         !self.backlog.is_empty()
     }
 
-    /// The descriptors that were sent and those that never will be, to be closed where that may
-    /// take its time.
+    /// The same, with those that never will be sent.
     pub fn into_descriptors(self) -> impl Iterator<Item = OwnedFd> {
-        self.sent.into_iter().chain(self.backlog.into_iter().flat_map(|(_, fds)| fds))
+        self.to_close.into_iter().chain(self.backlog.into_iter().flat_map(|(_, fds)| fds))
     }
 
     /// When the other end has failed, if it takes nothing until then.
@@ -193,6 +196,7 @@ impl<Out, In> AsFd for Link<Out, In> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
     type Numbers = Link<u64, u64>;
 
@@ -246,6 +250,20 @@ mod tests {
         assert!(sent >= MAX_LINK_BACKLOG);
         assert_eq!(one.backlog.len(), MAX_LINK_BACKLOG);
         assert!(matches!(one.send(now, 7, Vec::new()), Err(LinkError::Stuck)));
+    }
+
+    /// SHARE-130
+    #[test]
+    fn descriptors_of_what_is_no_message_are_not_closed_by_the_link() {
+        let (mut one, other) = both();
+        let nonsense = [std::io::IoSlice::new(b"nonsense")];
+        let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        let fds = [other.as_fd()];
+        assert!(ancillary.push(SendAncillaryMessage::ScmRights(&fds)));
+        rustix::net::sendmsg(&other, &nonsense, &mut ancillary, SendFlags::empty()).unwrap();
+        assert!(matches!(one.recv(), Err(LinkError::Channel(ChannelError::Decode(_)))));
+        assert_eq!(one.take_to_close().len(), 1);
     }
 
     #[test]
