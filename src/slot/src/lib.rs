@@ -38,6 +38,8 @@ pub mod refusal;
 mod resources;
 mod session;
 mod taps;
+#[cfg(test)]
+mod tests;
 mod token;
 mod unmapper;
 

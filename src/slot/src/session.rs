@@ -17,7 +17,7 @@ use crate::objects::{Objects, PendingFree};
 use crate::refusal::{Refusal, no_such, refuse};
 use crate::resources::{CompChannel, Context};
 use crate::taps::{self, TapRule};
-use crate::unmapper::Unmapper;
+use crate::unmapper::{LARGE_AT_REQUEST, Unmapper, Unmapping};
 use crate::{Allotment, Runner};
 use rustix::event::EventfdFlags;
 use rustix::io::Errno;
@@ -36,7 +36,7 @@ use urxe_shm::control::{
 use urxe_shm::memory::arena::{Arena, Extent};
 use urxe_shm::memory::own_memory;
 use urxe_shm::memory::process_memory::ProcessMemory;
-use urxe_shm::memory::region::Window;
+use urxe_shm::memory::region::{Window, most_bytes_in_memory};
 use urxe_shm::ring::completion_notifier::CompletionNotifier;
 use urxe_shm::ring::doorbell::{DoorbellReader, Position};
 use urxe_shm::ring::geometry::Geometry;
@@ -65,7 +65,7 @@ pub(crate) struct SlotCtx {
     /// What came with messages that were not received as they were sent, until the closer has room
     /// for it: one may have many more than a request.
     pub(crate) refused: Vec<OwnedFd>,
-    /// Unmaps memory of programs that are gone.
+    /// Lets go of memory that was shared with programs.
     pub(crate) unmapper: Unmapper,
 }
 
@@ -73,6 +73,19 @@ impl SlotCtx {
     /// Whether more can be let go of without waiting for what was let go of before.
     pub(crate) fn may_let_go(&self) -> bool {
         self.refused.is_empty() && self.closer.has_room() && self.unmapper.has_room()
+    }
+
+    /// Closes what a program has sent, and what may be the last that is open of its file.
+    pub(crate) fn close(&mut self, descriptor: OwnedFd) {
+        match most_bytes_in_memory(&descriptor) {
+            // SHARE-120: a peer or a server may be waited for.
+            None => self.closer.close(descriptor),
+            // SHARE-132
+            Some(bytes) if bytes >= LARGE_AT_REQUEST => {
+                self.unmapper.unmap(descriptor, 0);
+            }
+            Some(_) => drop(descriptor),
+        }
     }
 
     /// Has closed what was refused, as far as nothing has to be waited for. Returns whether there
@@ -127,6 +140,8 @@ pub(crate) struct Session {
     pub(crate) attachments: BTreeSet<(u32, IpAddr)>,
     /// What is being freed: of a device that is being closed, or of a dead program everything.
     pending_frees: Vec<PendingFree>,
+    /// What was unmapped last of all that its program waits for.
+    unmapping: Option<Unmapping>,
     /// The program is gone.
     is_over: bool,
     /// A request that waits until all doorbells are taken that were rung before it: up to here.
@@ -192,6 +207,7 @@ impl Session {
             objects: Objects::default(),
             attachments: BTreeSet::new(),
             pending_frees: Vec::new(),
+            unmapping: None,
             is_over: false,
             request_after: None,
             held_request: None,
@@ -229,7 +245,7 @@ impl Session {
         &mut self,
         ctx: &mut SlotCtx,
         program: &str,
-        mut fds: Vec<OwnedFd>,
+        fds: &mut Vec<OwnedFd>,
     ) -> Result<Answer, ControlError> {
         // HOST-025
         if self.shared.is_some() {
@@ -239,13 +255,16 @@ impl Session {
             let sentence = format!("Hello came with {} descriptors, expected 1 at most", fds.len());
             return Err(refuse(Errno::PROTO, sentence));
         }
-        let process_memory = match fds.pop() {
+        let process_memory = match fds.first() {
             Some(fd) => {
+                // SHARE-132: what is refused is not closed for the last time here.
+                let fd = fd.try_clone().or_refuse(Errno::MFILE, "Hello")?;
                 let memory = ProcessMemory::accept(fd).or_refuse(Errno::INVAL, "Hello")?;
                 Some(Arc::new(memory))
             }
             None => None,
         };
+        fds.clear();
         let shared = Shared::new()?;
         let wake = rustix::io::fcntl_dupfd_cloexec(&shared.wake, 0);
         let wake = wake.or_refuse(Errno::MFILE, "wake-up descriptor")?;
@@ -437,12 +456,22 @@ impl Session {
     /// Begins to free everything: the program is gone.
     pub(crate) fn begin_teardown(&mut self) {
         self.pending_frees = self.objects.of_context(None);
+        self.unmapping = None;
         self.is_over = true;
     }
 
-    /// Whether the program is gone.
-    pub(crate) fn is_over(&self) -> bool {
-        self.is_over
+    /// Has a program that is there answered only when this is over: by then it may count on its
+    /// memory being its own.
+    pub(crate) fn await_unmapping(&mut self, unmapping: Unmapping) {
+        if !self.is_over {
+            self.unmapping = Some(unmapping);
+        }
+    }
+
+    /// Whether nothing can be done but to wait until something is unmapped.
+    pub(crate) fn is_unmapping(&self) -> bool {
+        self.pending_frees.is_empty()
+            && self.unmapping.as_ref().is_some_and(|unmapping| !unmapping.is_over())
     }
 
     /// Whether there is something left to be freed. Nothing else can free it meanwhile: requests
@@ -450,12 +479,13 @@ impl Session {
     pub(crate) fn is_ending(&self) -> bool {
         let has_pages = |shared: &Shared| !shared.is_empty;
         let is_left = self.is_over && self.shared.as_ref().is_some_and(has_pages);
-        !self.pending_frees.is_empty() || is_left
+        !self.pending_frees.is_empty() || self.unmapping.is_some() || is_left
     }
 
     /// Frees up to `count` of the objects that are to be freed: in slices, so that the end of many
     /// is not noticed by others.
     pub(crate) fn free_some(&mut self, ctx: &mut SlotCtx, count: usize) {
+        self.unmapping.take_if(|unmapping| unmapping.is_over());
         for _ in 0..count {
             // SHARE-122
             if !ctx.unmapper.has_room() {
@@ -470,10 +500,13 @@ impl Session {
     }
 
     /// The end of it, when all is freed. With its socket goes what the program has sent and nobody
-    /// has received, such as sockets that linger.
-    pub(crate) fn close(self, closer: &Closer) {
+    /// has received, such as sockets that linger; with its memory what the program has put there
+    /// meanwhile, or behind its end.
+    pub(crate) fn close(self, ctx: &mut SlotCtx) {
         let held = self.held_request.into_iter().flat_map(|(_, fds)| fds);
-        held.chain([self.channel.into()]).for_each(|descriptor| closer.close(descriptor));
+        held.chain([self.channel.into()]).for_each(|descriptor| ctx.closer.close(descriptor));
+        // SHARE-131
+        self.shared.into_iter().for_each(|shared| drop(ctx.unmapper.unmap(shared, 0)));
     }
 
     /// Gives back some of the memory that was shared with a program that is gone: the last to let

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use urxe_shm::control::{Backing, MrHandle, Reply, Request, WhyCopied};
 use urxe_shm::memory::process_memory::populate;
-use urxe_shm::memory::region::{Mapping, create_memfd};
+use urxe_shm::memory::region::{Mapping, create_memfd_of_fixed_size};
 use urxe_shm::memory::remap::{self, Registered};
 
 /// A memory region: `ibv_mr`. Memory that work requests and peers may name.
@@ -131,7 +131,7 @@ impl Mr {
             let backing = Backing::Process { why: WhyCopied::NotAsked };
             return Self::new(pd, Memory::NOTHING, access, backing, &[]);
         }
-        let memfd = create_memfd("urxe-mr", length as u64).map_err(failed())?;
+        let memfd = create_memfd_of_fixed_size("urxe-mr", length as u64).map_err(failed())?;
         let mapping = Mapping::new(&memfd, 0, length).map_err(failed())?;
         let base = mapping.base();
         let memory = Memory { base, length, writable: true, _owner: Owner::Mapping(mapping) };

@@ -46,6 +46,16 @@ pub fn create_memfd_of_fixed_size(name: &str, len: u64) -> io::Result<OwnedFd> {
     create_sealed(name, len, SealFlags::SHRINK | SealFlags::GROW)
 }
 
+/// How many bytes a file that is kept in memory can have: its size, if nobody can change that.
+/// `None` if it is a file of another kind.
+pub fn most_bytes_in_memory(fd: impl AsFd) -> Option<u64> {
+    let seals = rustix::fs::fcntl_get_seals(&fd).ok()?;
+    if !seals.contains(SealFlags::SHRINK | SealFlags::GROW) {
+        return Some(u64::MAX);
+    }
+    Some(rustix::fs::fstat(&fd).map_or(u64::MAX, |file| file.st_size as u64))
+}
+
 fn create_sealed(name: &str, len: u64, seals: SealFlags) -> io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     // Kernels before 6.3 do not know the flag; newer ones ask for it.
@@ -361,6 +371,14 @@ impl Window {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_a_file_of_fixed_size_has_no_more_bytes_than_that() {
+        let fixed = create_memfd_of_fixed_size("test", 5000).unwrap();
+        assert_eq!(most_bytes_in_memory(fixed), Some(5000));
+        assert_eq!(most_bytes_in_memory(create_memfd("test", 5000).unwrap()), Some(u64::MAX));
+        assert_eq!(most_bytes_in_memory(rustix::pipe::pipe().unwrap().0), None);
+    }
     use proptest::prelude::*;
 
     fn mapping(len: usize) -> Mapping {

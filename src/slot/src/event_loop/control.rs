@@ -211,7 +211,7 @@ impl EventLoop {
             self.ctx.programs.remove(&session.id());
             taps::forget(&mut self.ctx, session.id());
             self.ctx.to_broker.push(ToBroker::Freed { session: session.id().0 });
-            session.close(&self.ctx.closer);
+            session.close(&mut self.ctx);
             return true;
         }
         is_ending
@@ -263,6 +263,10 @@ impl EventLoop {
             // SLOT-004
             if session.has_asked() {
                 return ended;
+            }
+            // SHARE-131
+            if session.is_unmapping() {
+                return Ok(Progress { worked: served > 0, more: true });
             }
             if session.is_ending() {
                 session.free_some(&mut self.ctx, FREES_PER_TURN);

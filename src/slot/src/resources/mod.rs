@@ -33,23 +33,19 @@ use crate::session::{Answer, Session, SlotCtx};
 use mr::MrRequest;
 use qp::QpRequest;
 use rustix::io::Errno;
-use rustix::net::sockopt::socket_type;
 use std::os::fd::OwnedFd;
 use urxe_shm::control::{CmRequest, ControlError, Request};
 
-/// Does what a request asks for. If it fails, nothing has changed.
+/// Does what a request asks for, and closes the descriptors that came with it. If it fails, nothing
+/// has changed.
 pub(crate) fn handle(
     session: &mut Session,
     ctx: &mut SlotCtx,
     request: Request,
-    fds: Vec<OwnedFd>,
+    mut fds: Vec<OwnedFd>,
 ) -> Result<Answer, ControlError> {
-    // SHARE-120: a socket is never of use, and its last close may wait for its peer.
-    let is_socket = |fd: &&OwnedFd| socket_type(fd).is_ok();
-    let sockets: Vec<_> =
-        fds.iter().filter(is_socket).filter_map(|fd| fd.try_clone().ok()).collect();
-    let answer = answer(session, ctx, request, fds);
-    sockets.into_iter().for_each(|socket| ctx.closer.close(socket));
+    let answer = answer(session, ctx, request, &mut fds);
+    fds.into_iter().for_each(|fd| ctx.close(fd));
     answer
 }
 
@@ -71,7 +67,7 @@ fn answer(
     session: &mut Session,
     ctx: &mut SlotCtx,
     request: Request,
-    mut fds: Vec<OwnedFd>,
+    fds: &mut Vec<OwnedFd>,
 ) -> Result<Answer, ControlError> {
     if takes_descriptors(&request) {
         check_descriptors(&*session)?;
@@ -80,17 +76,14 @@ fn answer(
         return session.hello(ctx, &program, fds);
     }
     if let Request::HostSlot = request {
-        return session.ask_for_slot(ctx, &fds);
+        return session.ask_for_slot(ctx, fds);
     }
     // HOST-025: there is nothing shared before.
     session.shared()?;
-    let memory = match request {
-        Request::RegMr { .. } => fds.pop(),
-        _ => None,
-    };
+    let taken = usize::from(matches!(request, Request::RegMr { .. }));
     // HOST-016
-    if !fds.is_empty() {
-        let sentence = format!("{} descriptors came with a request that takes none", fds.len());
+    if let unasked @ 1.. = fds.len().saturating_sub(taken) {
+        let sentence = format!("{unasked} descriptors came with a request that takes none");
         return Err(refuse(Errno::PROTO, sentence));
     }
     match request {
@@ -108,7 +101,7 @@ fn answer(
         Request::DeallocPd { pd } => pd::dealloc(session, ctx, pd),
         Request::RegMr { pd, addr, length, iova, access, backing } => {
             let wanted = MrRequest { addr, length, iova, access, backing };
-            mr::reg(session, ctx, pd, wanted, memory)
+            mr::reg(session, ctx, pd, wanted, fds.first())
         }
         Request::DeregMr { mr } => mr::dereg(session, ctx, mr),
         Request::CreateCompChannel { context } => comp_channel::create(session, ctx, context),

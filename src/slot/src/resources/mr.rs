@@ -5,6 +5,7 @@ use crate::limits::{MAX_MAPPED_BYTES, MAX_MAPPED_MRS, MAX_MR_SIZE};
 use crate::objects::Object;
 use crate::refusal::check_quota;
 use crate::session::{Answer, Session, SlotCtx};
+use crate::unmapper::{LARGE, LARGE_AT_REQUEST};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, OwnedFd};
 use urxe_engine::{DeregMrError, RegMrError};
@@ -13,7 +14,7 @@ use urxe_shm::control::{
     Backing, ContextHandle, ControlError, MrHandle, PdHandle, Reply, WhyCopied,
 };
 use urxe_shm::memory::process_memory::{Fault, ProcessMemory};
-use urxe_shm::memory::region::{ForeignMemoryError, Mapping, page_size};
+use urxe_shm::memory::region::{ForeignMemoryError, Mapping, most_bytes_in_memory, page_size};
 use urxe_types::{Access, Lkey, Rkey};
 
 /// Access bits that exist. `ibv_access_flags` from bit 20 on are optional, and are left alone.
@@ -39,6 +40,8 @@ pub(crate) struct Mr {
     /// The device's number.
     device: usize,
     key: u32,
+    /// Bytes that the file which is mapped for it can have, and whoever lets go of it last frees.
+    file_size: u64,
 }
 
 impl Object for Mr {
@@ -54,7 +57,7 @@ impl Object for Mr {
 
     fn free(self, _: u32, session: &mut Session, ctx: &mut SlotCtx) {
         // A window could only be left if one were freed after its MR.
-        let freed = dereg_on_device(session, ctx, self);
+        let freed = dereg_on_device(session, ctx, self, LARGE);
         debug_assert!(freed.is_ok(), "{freed:?}");
     }
 }
@@ -73,16 +76,17 @@ pub(super) fn reg(
     ctx: &mut SlotCtx,
     pd: PdHandle,
     request: MrRequest,
-    memory: Option<OwnedFd>,
+    memory: Option<&OwnedFd>,
 ) -> Result<Answer, ControlError> {
     let place = pd::place(session, pd)?;
     session.objects.check_quota::<Mr>()?;
     let access = check_access(request.access)?;
     check_range(&request)?;
     let handle = session.objects.new_handle()?;
+    let file_size = memory.and_then(most_bytes_in_memory).unwrap_or(0);
     let memory = match (request.backing, memory) {
         (Backing::Shared { offset }, Some(memfd)) if request.length > 0 => {
-            Some(Memory::Shared(map(session, ctx, &memfd, offset, request.length)?.into()))
+            Some(Memory::Shared(map(session, ctx, memfd, offset, request.length)?.into()))
         }
         (Backing::Process { why }, None) if request.length > 0 => {
             Some(reach(session, &request, why)?)
@@ -114,7 +118,7 @@ pub(super) fn reg(
         session.mapped.bytes += length;
         session.mapped.mrs += 1;
     }
-    let mr = Mr { context: place.context, pd, device: place.device, key };
+    let mr = Mr { context: place.context, pd, device: place.device, key, file_size };
     session.objects.insert(handle, mr);
     Ok(Reply::Mr { mr: MrHandle(handle), lkey: Lkey(key), rkey: Rkey(key) }.into())
 }
@@ -126,22 +130,27 @@ pub(super) fn dereg(
 ) -> Result<Answer, ControlError> {
     let found = *session.objects.get::<Mr>(mr.0)?;
     // MW-028
-    dereg_on_device(session, ctx, found).or_refuse(Errno::BUSY, "mr")?;
+    dereg_on_device(session, ctx, found, LARGE_AT_REQUEST).or_refuse(Errno::BUSY, "mr")?;
     session.objects.remove::<Mr>(mr.0)?;
-    Ok(Reply::Done.into())
+    Ok(if session.is_ending() { Answer::WhenFreed } else { Reply::Done.into() })
 }
 
-/// Deregisters memory that no window is bound to, and lets go of it.
-fn dereg_on_device(session: &mut Session, ctx: &mut SlotCtx, mr: Mr) -> Result<(), DeregMrError> {
+/// Deregisters memory that no window is bound to, and lets go of it: of a file of fewer bytes than
+/// `large` at once.
+fn dereg_on_device(
+    session: &mut Session,
+    ctx: &mut SlotCtx,
+    mr: Mr,
+    large: u64,
+) -> Result<(), DeregMrError> {
     let freed = ctx.devices[mr.device].nic.dereg_mr(mr.key)?;
     if let Some(freed) = freed.filter(|freed| freed.is_mapped()) {
         session.mapped.bytes -= freed.spec.length;
         session.mapped.mrs -= 1;
-        // A program that is there may count on its memory being its own when it is answered, and
-        // mostly keeps its pages.
-        if session.is_over() {
+        // SHARE-131
+        if mr.file_size >= large {
             let length = freed.spec.length;
-            ctx.unmapper.unmap(freed, length);
+            session.await_unmapping(ctx.unmapper.unmap(freed, length));
         }
     }
     Ok(())
