@@ -1,6 +1,6 @@
 //! SRQs: many QPs, one queue; its limit, its size, and its end.
 
-use crate::harness::{End, Kind, Random, Srq, eventually, read_events, start};
+use crate::harness::{Client, End, Kind, Random, Srq, eventually, read_events, start};
 use rustix::io::Errno;
 use urxe_daemon::Handle;
 use urxe_shm::control::event::{LAST_WQE_REACHED, SRQ_ERR, SRQ_LIMIT};
@@ -206,6 +206,25 @@ fn a_scribbled_srq_is_told_once_and_harms_no_other_program() {
     witness_srq.post(3, &[]);
     others[0].exchange(SEND, &[]);
     assert_eq!(witness.cq.wait(1)[0].wr_id, 3);
+}
+
+/// SHARE-133: the program says that it has posted as many as can be.
+#[test]
+fn an_srq_with_more_receives_than_are_moved_at_a_time_is_not_resized() {
+    let daemon = start(1);
+    let mut client = Client::connect(daemon.socket());
+    let context = client.open("urxe0");
+    let pd = client.alloc_pd(context);
+    let mut srq = client.create_srq(pd, 100_000);
+    let posted = srq.attr.max_wr;
+    client.memory.write(srq.offset + PRODUCER, &posted.to_ne_bytes()).unwrap();
+    let error = client.modify_srq(&mut srq, Some(posted), None).unwrap_err();
+    assert_eq!(error.errno, Errno::BUSY.raw_os_error(), "{error}");
+    assert!(error.message.contains(&posted.to_string()), "{error}");
+    let Reply::SrqAttr(attr) = client.call(Request::QuerySrq { srq: srq.handle }).unwrap() else {
+        panic!()
+    };
+    assert_eq!(attr, srq.attr);
 }
 
 #[test]

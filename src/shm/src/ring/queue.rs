@@ -7,6 +7,10 @@ use crate::memory::region::Window;
 use std::mem::offset_of;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+/// Entries that are moved to another ring at a time, in bytes: whoever moves them serves nobody
+/// meanwhile, and every page of the new ring has to be found first.
+const MAX_MOVED_BYTES: u32 = 512 * 1024;
+
 /// A ring cannot be put into, or is not found in, the memory given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RingError {
@@ -43,6 +47,14 @@ pub enum MoveError {
         entries: u32,
         /// What the new ring holds.
         capacity: u32,
+    },
+    /// There are more of them than are moved at a time.
+    #[error("the queue has {entries} entries, and no more than {most} are moved to another ring")]
+    TooMany {
+        /// Entries in the queue.
+        entries: u32,
+        /// How many there may be.
+        most: u32,
     },
     /// The new ring is of another element size, or does not fit; or the old one is broken.
     #[error(transparent)]
@@ -119,6 +131,11 @@ impl Ring {
             let (actual, expected) = (theirs.ilog2(), ours.ilog2());
             return Err(RingError::Header { field: "log2_elem_size", actual, expected }.into());
         }
+        // SHARE-133
+        let most = MAX_MOVED_BYTES / ours;
+        if entries > most {
+            return Err(MoveError::TooMany { entries, most });
+        }
         let ring = Self::create(window, geometry)?;
         let mut entry = vec![0; ours as usize];
         // CQ-023
@@ -156,7 +173,9 @@ impl Ring {
 mod tests {
     use super::*;
     use crate::ring::entry::Taken;
-    use crate::ring::testing::{completion, completion_queue, plain_send, send_queue, take};
+    use crate::ring::testing::{
+        completion, completion_queue, plain_send, send_queue, take, window,
+    };
     use crate::ring::{CqProducer, SqProducer};
     use urxe_types::{SendData, SendWqe};
 
@@ -193,6 +212,20 @@ mod tests {
             CqProducer::create(window, large),
             Err(RingError::TooShort { expected, .. }) if expected == large.size()
         ));
+    }
+
+    /// SHARE-133
+    #[test]
+    fn no_more_entries_than_so_many_are_moved_at_a_time() {
+        let geometry = Geometry::completion(20_000).unwrap();
+        let most = MAX_MOVED_BYTES / geometry.element_size();
+        let (_, mut consumer, mut producer) = completion_queue(20_000);
+        (0..=u64::from(most)).for_each(|wr_id| producer.push(&completion(wr_id), false).unwrap());
+        let other = window(geometry.size());
+        let error = MoveError::TooMany { entries: most + 1, most };
+        assert_eq!(producer.move_to(other.clone(), geometry), Err(error));
+        assert_eq!(consumer.poll(1, |_| ()), Ok(1));
+        producer.move_to(other, geometry).unwrap();
     }
 
     /// Two threads push a hundred thousand sends through a small queue, and as many completions

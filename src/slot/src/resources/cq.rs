@@ -1,6 +1,8 @@
 //! Completion queues.
 
-use super::{CompChannel, Refusal, check_unused, context, device_full, no_such, refuse};
+use super::{
+    CompChannel, Refusal, check_unused, context, device_full, no_such, refuse, refuse_move,
+};
 use crate::limits::MAX_CQE;
 use crate::objects::{Kind, Object};
 use crate::session::{Answer, Session, SlotCtx, location};
@@ -116,7 +118,8 @@ pub(super) fn resize(
     }
     let shared = session.shared()?;
     let (ring, window) = shared.alloc_ring(Cq::NAME, &geometry)?;
-    let moved = nic.resize_cq(id, window, geometry).or_refuse(Errno::INVAL, Cq::NAME);
+    let moved = nic.resize_cq(id, window, geometry);
+    let moved = moved.map_err(|error| refuse_move(error, Cq::NAME));
     moved.inspect_err(|_| shared.free_ring(ring))?;
     shared.retire_ring(old);
     if let Some(entry) = session.objects.get_mut::<Cq>(cq.0) {

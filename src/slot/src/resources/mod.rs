@@ -35,6 +35,7 @@ use qp::QpRequest;
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 use urxe_shm::control::{CmRequest, ControlError, Request};
+use urxe_shm::ring::MoveError;
 
 /// Does what a request asks for, and closes the descriptors that came with it. If it fails, nothing
 /// has changed.
@@ -151,6 +152,15 @@ fn answer(
 /// The device has no room for another.
 fn device_full(what: &str) -> ControlError {
     refuse(Errno::NOMEM, format!("{what}: the device can have no more"))
+}
+
+/// Refuses to go on with another ring.
+fn refuse_move(error: MoveError, what: &str) -> ControlError {
+    let errno = match error {
+        MoveError::TooMany { .. } => Errno::BUSY,
+        MoveError::TooSmall { .. } | MoveError::Ring(_) => Errno::INVAL,
+    };
+    refuse(errno, format!("{what}: {error}"))
 }
 
 /// Refuses to destroy what is in use.

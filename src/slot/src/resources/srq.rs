@@ -1,6 +1,6 @@
 //! Shared receive queues.
 
-use super::{PdUser, Refusal, check_unused, context, no_such, pd, refuse};
+use super::{PdUser, Refusal, check_unused, context, no_such, pd, refuse, refuse_move};
 use crate::limits::{MAX_SGE, MAX_SRQ_WR};
 use crate::objects::{Kind, Object};
 use crate::session::{Answer, Session, SlotCtx, location};
@@ -126,7 +126,8 @@ fn resize(
     let shared = session.shared()?;
     let (ring, window) = shared.alloc_ring(Srq::NAME, &shape)?;
     // SRQ-016
-    let moved = nic.resize_srq(id, window, shape).or_refuse(Errno::INVAL, "max_wr");
+    let moved = nic.resize_srq(id, window, shape);
+    let moved = moved.map_err(|error| refuse_move(error, "max_wr"));
     moved.inspect_err(|_| shared.free_ring(ring))?;
     shared.retire_ring(old);
     if let Some(found) = session.objects.get_mut::<Srq>(srq.0) {
