@@ -514,21 +514,17 @@ impl SimAgent {
 
     fn close(&mut self, name: &str) {
         let Some(thing) = self.things.remove(name) else { return };
-        if let Thing::Call(conn) = thing {
-            return self.programs.borrow_mut().close(&mut self.world.borrow_mut(), conn);
-        }
-        let mut world = self.world.borrow_mut();
-        let now = world.now();
+        let world = &mut *self.world.borrow_mut();
         let device = &mut world.nodes[NODE].device;
         // What cannot go yet stays, as with the verbs of a program that does not look.
         match thing {
             Thing::Mr(mr, _) => drop(device.dereg_mr(Lkey(mr.key))),
             Thing::Cq(cq) => device.release_cq(cq),
             Thing::Srq(srq, _) => drop(device.destroy_srq(srq)),
-            Thing::Qp(end, _) => drop(device.destroy_qp(now, end.qpn)),
+            Thing::Qp(end, _) => drop(world.destroy_qp(&end)),
             Thing::Ah(ah) => drop(device.destroy_ah(ah)),
             Thing::Mw(rkey) => drop(device.dealloc_mw(Rkey(rkey))),
-            Thing::Call(_) => {}
+            Thing::Call(conn) => self.programs.borrow_mut().close(world, conn),
         }
     }
 }

@@ -97,7 +97,8 @@ fn run(seed: u64, prints: bool) {
     };
     let link_then = link(round_trip, Chance::percent(loss));
     let mut pair = Pair::new(link_then, attr.clone(), 4096, 64, 1);
-    pair.run(operation, rng.range(0..=200) as usize, 4);
+    let messages_before = rng.range(0..=200) as usize;
+    pair.run(operation, messages_before, 4);
     if rng.percent(80) {
         pair.set_link(link(round_trip, Chance::NEVER));
     }
@@ -129,7 +130,11 @@ fn run(seed: u64, prints: bool) {
     let bytes: u64 = some.iter().map(Neighbours::bytes).sum();
     let busy = Duration::from_secs_f64(bytes as f64 * 8.0 / RATE as f64);
     // What must be found out of some of them takes some time, and much of it on a long path.
-    let limit = Duration::from_millis(300) + round_trip * 500 + busy * 8;
+    let found_out = Duration::from_millis(300) + round_trip * 500;
+    // As long as nothing is known of the path, nothing is taken for silence before 750 ms, and
+    // twice as many try every 250 ms then, 16 at first.
+    let unknown = if messages_before == 0 { Duration::from_secs(3) } else { Duration::ZERO };
+    let limit = found_out + unknown + busy * 8;
     for number in 0..50 {
         let time = rng.micros(0..=round_trip.as_micros() as u64 * 2 + 500);
         pass(world, time);

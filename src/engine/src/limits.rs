@@ -158,6 +158,10 @@ pub const PACKET_OVERHEAD: u64 = 64;
 /// PSNs can be told apart (IBTA 9.7.3.1).
 pub const MAX_OUTSTANDING: u32 = 1 << 20;
 
+/// QPs that may try at once on a path that is silent, and of which nothing is known yet: as many
+/// packets of 4 KiB as there are in [`INITIAL_WINDOW`].
+pub const FIRST_TRIED: u32 = (INITIAL_WINDOW / 4096) as u32;
+
 /// Paths without QPs whose knowledge is kept for those that come back.
 pub const MAX_UNUSED_PATHS: usize = 1024;
 

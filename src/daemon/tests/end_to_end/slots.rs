@@ -248,7 +248,10 @@ fn sockets_that_linger_beside_what_is_no_request_hold_up_no_slot() {
     let (attackers, others): (Vec<_>, Vec<_>) = attackers.into_iter().unzip();
     for mut attacker in attackers {
         eventually("its own slot goes on", || match attacker.recv::<Reply>() {
-            Ok((reply, _)) => Some(assert!(matches!(reply, Reply::Error(_)), "{reply:?}")),
+            Ok((reply, _)) => {
+                assert!(matches!(reply, Reply::Error(_)), "{reply:?}");
+                Some(())
+            }
             Err(ChannelError::Closed) => Some(()),
             Err(_) => None,
         });

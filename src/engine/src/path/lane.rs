@@ -209,13 +209,14 @@ impl Lane {
         Some((turn.qpn, bytes))
     }
 
-    /// A QP's peer is silent, and nothing was heard of others either. One packet more may go than
-    /// there is room for, and if nothing was allowed for so long, twice as many as the last time.
-    pub(super) fn on_silence(&mut self, now: Instant, pause: Duration) {
+    /// A QP's peer is silent, and nothing was heard of others either. More packets may go than
+    /// there is room for, `first` at first, and if nothing was allowed for so long, twice as many
+    /// as the last time.
+    pub(super) fn on_silence(&mut self, now: Instant, pause: Duration, first: u32) {
         let packets = match self.trial {
             None => {
                 self.waiting.doubt();
-                1
+                first
             }
             Some(trial) if trial.allowed_at + pause > now => return,
             Some(Trial { packets, left: 0, .. }) => packets.saturating_mul(2),
@@ -395,7 +396,7 @@ mod tests {
         lane.wait(one, Standing::Doubted);
         lane.wait(other, Standing::Doubted);
         assert_eq!(lane.release(now), None);
-        lane.on_silence(now, 100 * US);
+        lane.on_silence(now, 100 * US, 1);
         // Who has no use for it leaves it to the next.
         assert_eq!(lane.release(now), Some((one, 1)));
         assert_eq!(lane.release(now), None);
@@ -404,10 +405,10 @@ mod tests {
         lane.on_sent(now, 1088, 1088, 1);
         lane.wait(one, Standing::Doubted);
         let before = now + 99 * US;
-        lane.on_silence(before, 100 * US);
+        lane.on_silence(before, 100 * US, 1);
         assert_eq!(lane.release(before), None);
         let after = now + 100 * US;
-        lane.on_silence(after, 100 * US);
+        lane.on_silence(after, 100 * US, 1);
         let more = [20, 21].map(Qpn::new);
         more.iter().for_each(|&qpn| lane.wait(qpn, Standing::Doubted));
         assert_eq!(lane.release(after), Some((one, 1)));
@@ -420,7 +421,7 @@ mod tests {
         let (mut lane, now) = filled();
         let [untried, one, other] = [17, 18, 19].map(Qpn::new);
         lane.wait(untried, Standing::Untried);
-        lane.on_silence(now, 100 * US);
+        lane.on_silence(now, 100 * US, 1);
         assert_eq!(lane.release(now), Some((untried, 1)));
         lane.on_sent(now, 1088, 1088, 1);
         lane.wait(untried, Standing::Untried);
@@ -438,7 +439,7 @@ mod tests {
         assert!(!lane.admits(now, 1));
         lane.set_aside(INITIAL_WINDOW);
         assert!(lane.admits(now, INITIAL_WINDOW));
-        lane.on_silence(now, 100 * US);
+        lane.on_silence(now, 100 * US, 1);
         assert!(!lane.admits(now, 1));
         lane.on_heard();
         assert!(lane.admits(now, INITIAL_WINDOW));

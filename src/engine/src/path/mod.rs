@@ -26,7 +26,7 @@ pub(crate) use peer::Peer;
 pub(crate) use round_trip::{RoundTrip, Sample};
 pub(crate) use waiting::Standing;
 
-use crate::limits::{FIRST_ANSWERS, MAX_UNUSED_PATHS};
+use crate::limits::{FIRST_ANSWERS, FIRST_TRIED, MAX_UNUSED_PATHS};
 use crate::tuning::CongestionControl;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
@@ -122,7 +122,9 @@ impl Path {
         if !self.is_silent() {
             self.silences = self.silences.checked_add(1).unwrap_or(NonZeroU8::MIN);
         }
-        self.lanes.iter_mut().for_each(|lane| lane.on_silence(now, pause));
+        // CONG-033: where nothing is known, no fewer than at the beginning.
+        let first = if self.round_trip.smoothed().is_some() { 1 } else { FIRST_TRIED };
+        self.lanes.iter_mut().for_each(|lane| lane.on_silence(now, pause, first));
     }
 
     /// Whether nothing was heard of it since it [became silent](Self::on_silence).
@@ -313,6 +315,28 @@ mod tests {
     fn key(number: u32) -> PathKey {
         let addr = |number: u32| IpAddr::from(number.to_be_bytes());
         PathKey { src: addr(1), dst: addr(0x0a00_0000 + number), traffic_class: 0 }
+    }
+
+    /// CONG-033
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "time must begin somewhere")]
+    fn on_a_silent_path_of_which_nothing_is_known_as_many_try_as_may_begin() {
+        let now = Instant::now();
+        let tried = |sample: Option<Sample>| {
+            let mut paths = Paths::default();
+            let id = paths.join(key(0));
+            let path = paths.get_mut(id);
+            sample.into_iter().for_each(|sample| path.round_trip.on_sample(now, sample));
+            path.lane_mut(Direction::Outward).on_sent(now, crate::limits::INITIAL_WINDOW, 1024, 0);
+            for qpn in 1..100 {
+                path.lane_mut(Direction::Outward).wait(Qpn::new(qpn), Standing::Untried);
+            }
+            path.on_silence(now, Duration::from_secs(1));
+            paths.look_at(id);
+            std::iter::from_fn(|| paths.next_release(now)).count()
+        };
+        assert_eq!(tried(None), 16);
+        assert_eq!(tried(Some(Sample::Exact(Duration::from_millis(1)))), 1);
     }
 
     #[test]

@@ -47,7 +47,7 @@ pub use copied::Copied;
 use crate::client::cancellation::CancellationDisabled;
 use crate::control::{Backing, WhyCopied};
 use crate::memory::process::Process;
-use crate::memory::region::create_memfd_of_fixed_size;
+use crate::memory::region::create_memfd;
 use crate::memory::region::page_size;
 use areas::Area;
 use copied::CopiedRanges;
@@ -432,8 +432,8 @@ struct Remapped {
 
 impl Remapped {
     fn new(addr: u64, len: u64) -> Result<Remapped, NotRemapped> {
-        let memfd = create_memfd_of_fixed_size(MEMFD_NAME, len);
-        let memfd = memfd.map_err(system("memfd_create"))?;
+        // One that can grow: see `allow_longer_views`.
+        let memfd = create_memfd(MEMFD_NAME, len).map_err(system("memfd_create"))?;
         let memfd = rustix::io::fcntl_dupfd_cloexec(&memfd, LOWEST_DESCRIPTOR);
         let memfd = memfd.map_err(system("fcntl(F_DUPFD_CLOEXEC)"))?;
         let inode = rustix::fs::fstat(&memfd).map_err(system("fstat"))?.st_ino;

@@ -1,5 +1,5 @@
 use super::*;
-use crate::memory::region::{Mapping, create_memfd};
+use crate::memory::region::Mapping;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
