@@ -142,7 +142,8 @@ fn lingering() -> (OwnedFd, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let (other, _) = listener.accept().unwrap();
-    set_socket_linger(&stream, Some(Duration::from_secs(60))).unwrap();
+    // For longer than is waited for anything.
+    set_socket_linger(&stream, Some(10 * LONG)).unwrap();
     stream.set_nonblocking(true).unwrap();
     while stream.write(&[7; 65_536]).is_ok() {}
     stream.set_nonblocking(false).unwrap();
@@ -204,7 +205,7 @@ impl Drop for Stoppable {
     }
 }
 
-/// SHARE-120: the slot refuses the descriptor, and closes it; its owner would wait for a minute.
+/// SHARE-120: the slot refuses the descriptor, and closes it; its owner would wait for minutes.
 #[test]
 fn a_socket_that_lingers_holds_up_neither_its_slot_nor_another() {
     let daemon = Stoppable::new();
@@ -242,9 +243,6 @@ fn sockets_that_linger_beside_what_is_no_request_hold_up_no_slot() {
         };
         sent.into_iter().map(attack).collect()
     });
-    for victim in &mut victims {
-        victim.client.call(Request::ListDevices).unwrap();
-    }
     let (attackers, others): (Vec<_>, Vec<_>) = attackers.into_iter().unzip();
     for mut attacker in attackers {
         eventually("its own slot goes on", || match attacker.recv::<Reply>() {
@@ -255,6 +253,9 @@ fn sockets_that_linger_beside_what_is_no_request_hold_up_no_slot() {
             Err(ChannelError::Closed) => Some(()),
             Err(_) => None,
         });
+    }
+    for victim in &mut victims {
+        victim.client.call(Request::ListDevices).unwrap();
     }
     drop(others);
 }
