@@ -186,7 +186,8 @@ impl Cq {
     ///
     /// # Errors
     /// [`Error::Refused`] if `depth` is 0, above the device's `max_cqe`, or less than there are
-    /// completions in it; nothing has changed then. [`Error::DaemonGone`].
+    /// completions in it, or if these are more than are moved at a time, 8192 (`EBUSY`); nothing
+    /// has changed then. [`Error::DaemonGone`].
     pub fn resize(&self, depth: u32) -> Result<(), Error> {
         const CALL: &str = "resize_cq";
         let session = &self.0.context.session;

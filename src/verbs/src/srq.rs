@@ -98,7 +98,8 @@ impl Srq {
     ///
     /// # Errors
     /// [`Error::Refused`] if more receives are posted than `max_wr`, if it is above the device's
-    /// `max_srq_wr`, or if `limit` is above the size; nothing has changed then.
+    /// `max_srq_wr`, if more receives are posted than are moved at a time, 512 KiB of them, which
+    /// is 8192 of one SGE (`EBUSY`), or if `limit` is above the size; nothing has changed then.
     /// [`Error::DaemonGone`].
     pub fn modify(&self, max_wr: Option<u32>, limit: Option<u32>) -> Result<(), Error> {
         const CALL: &str = "modify_srq";

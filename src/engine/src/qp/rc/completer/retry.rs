@@ -35,8 +35,8 @@ pub(super) struct Retry {
     least_margin: Duration,
     ack_deadline: Option<Instant>,
     probe_deadline: Option<Instant>,
-    /// Looks at the path until a probe is due, the next one of which is at `probe_deadline`: no
-    /// round trip is known of it. 0 if the probe is due then.
+    /// While no round trip of the path is known: which look at it is due at `probe_deadline`,
+    /// counted from 1. 0 if a probe is due then.
     looks: u8,
     /// Both timers run from this time on, and from no earlier.
     armed_at: Option<Instant>,
