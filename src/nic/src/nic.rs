@@ -94,8 +94,7 @@ pub struct Nic {
 }
 
 impl Nic {
-    /// Puts a device on a port, with these addresses in its GID table. The seed makes its numbers
-    /// unpredictable.
+    /// Puts a device on a port. The seed in `config` makes its numbers unpredictable.
     pub fn new(port: Box<dyn Port>, config: Config, now: Instant) -> Nic {
         let caps = port.caps();
         let config = DeviceConfig {
@@ -310,7 +309,7 @@ impl Nic {
         Ok(())
     }
 
-    /// The same for each datagram of a batch, as the taps see it.
+    /// Handles the datagrams of a batch, and shows them to the taps.
     fn handle_tapped(&mut self, now: Instant) {
         let Nic { device, host, rx, taps, .. } = self;
         let came = Instant::now();
@@ -602,7 +601,6 @@ mod tests {
                 tx_limits: TxLimits::segmented(2),
                 source_ports: SourcePorts::Fixed(4791),
                 sees_ident: true,
-                receive_buffer: 1 << 20,
                 segmentation: Segmentation::On,
             }
         }

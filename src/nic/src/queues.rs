@@ -168,7 +168,7 @@ impl CompletionQueue {
         CompletionQueue { ring, notifier, cqe, owner, channel, events, qps, listed, failed }
     }
 
-    /// How it does.
+    /// Its state.
     pub(crate) fn status(&mut self) -> CqStatus {
         let unread = self.ring.unread();
         CqStatus { cqe: self.cqe, unread, qps: self.qps, failed: self.failed, owner: self.owner }

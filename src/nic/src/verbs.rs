@@ -132,7 +132,7 @@ pub struct QpStatus {
     pub cause: Option<Cause>,
 }
 
-/// How a CQ does.
+/// State of a CQ.
 pub struct CqStatus {
     /// Completions that it holds.
     pub cqe: u32,
@@ -348,7 +348,7 @@ impl Nic {
         queue.map_or(Ok(()), |queue| queue.move_to(to, shape))
     }
 
-    /// How a CQ does.
+    /// Queries a CQ.
     pub fn query_cq(&mut self, cq: CqId) -> Option<CqStatus> {
         self.host.objects.cqs.get_mut(cq.0).map(CompletionQueue::status)
     }
@@ -403,7 +403,7 @@ impl Nic {
         srq.map_or(Ok(()), |srq| srq.queue.move_to(to, shape))
     }
 
-    /// How an SRQ does.
+    /// Queries an SRQ.
     pub fn query_srq(&mut self, id: SrqId) -> Option<SrqStatus> {
         let info = self.device.query_srq(id)?;
         let srq = self.host.objects.srqs.by_number_mut(id.0)?;

@@ -25,9 +25,6 @@ pub struct Caps {
     /// Whether received datagrams come with [`Ident::Known`](urxe_wire::Ident), so that an IPv4
     /// ICRC is checked exactly. IPv6 always is.
     pub sees_ident: bool,
-    /// About how many bytes of datagrams may wait to be received before the next is lost. A
-    /// requester that has more than this in flight towards us asks for trouble.
-    pub receive_buffer: usize,
     /// Whether one call sends many datagrams.
     pub segmentation: Segmentation,
 }

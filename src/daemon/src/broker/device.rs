@@ -463,7 +463,6 @@ mod tests {
                 tx_limits: TxLimits::SINGLE,
                 source_ports: SourcePorts::All,
                 sees_ident: true,
-                receive_buffer: 1 << 20,
                 segmentation: Segmentation::Off,
             }
         }

@@ -177,7 +177,6 @@ impl Port for RawPort {
             },
             source_ports: SourcePorts::All,
             sees_ident: true,
-            receive_buffer: self.sockets.iter().next().map_or(0, RawSocket::receive_capacity) / 2,
             segmentation: Segmentation::Unavailable,
         }
     }

@@ -212,7 +212,6 @@ impl Port for SimPort {
             tx_limits: TxLimits::segmented(64),
             source_ports: SourcePorts::All,
             sees_ident: true,
-            receive_buffer: i32::MAX as usize,
             segmentation: caps::Segmentation::On,
         }
     }

@@ -330,7 +330,6 @@ impl Port for UdpPort {
                 count => SourcePorts::Pool { first: self.options.first_pool_port(), count },
             },
             sees_ident: false,
-            receive_buffer: self.sockets.iter().next().map_or(0, UdpSocket::receive_capacity) / 2,
             segmentation: self.segmentation,
         }
     }
