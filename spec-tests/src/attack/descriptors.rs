@@ -3,10 +3,7 @@
 use super::fuse::Mount;
 use super::{Attack, Result, Setting, forever, program};
 use rustix::fs::{Mode, OFlags};
-use rustix::net::{
-    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
-    SocketFlags, SocketType,
-};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use std::collections::VecDeque;
 use std::io::{IoSlice, Write};
 use std::mem::MaybeUninit;
@@ -14,7 +11,7 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 use urxe_shm::control::channel::Channel;
-use urxe_shm::control::{Backing, Reply, Request};
+use urxe_shm::control::{Backing, MAX_MESSAGE, Reply, Request};
 
 pub(super) const ATTACKS: &[Attack] = &[
     Attack::new("slow-close", slow_close, "sends sockets whose close waits for unsent data")
@@ -27,6 +24,11 @@ pub(super) const ATTACKS: &[Attack] = &[
     .found("T3")
     .ends_own(),
     Attack::new("rights", rights, "sends 250 descriptors at a time"),
+    Attack::new(
+        "no-requests",
+        no_requests,
+        "sends sockets whose close waits for unsent data with what is no request",
+    ),
     Attack::new(
         "unread-sockets",
         unread_sockets,
@@ -101,23 +103,42 @@ fn unread_sockets(setting: &Setting, ready: &mut dyn FnMut()) -> Result {
     })
 }
 
+/// Sends bytes with descriptors, whether that is a request or not.
+fn send_bytes(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
+    let mut space = [MaybeUninit::uninit(); 2048];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    ancillary.push(SendAncillaryMessage::ScmRights(fds));
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    // What is refused has done no harm.
+    let _ = rustix::net::sendmsg(&socket, &[IoSlice::new(bytes)], &mut ancillary, flags);
+}
+
 fn rights(setting: &Setting, ready: &mut dyn FnMut()) -> Result {
     let (pipe, _other) = rustix::pipe::pipe()?;
     let fds: Vec<BorrowedFd<'_>> = vec![pipe.as_fd(); 250];
     ready();
     forever(|| {
-        let kind = SocketType::SEQPACKET;
-        let flags = SocketFlags::CLOEXEC;
-        let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None)?;
-        rustix::net::connect(&socket, &SocketAddrUnix::new(&setting.socket)?)?;
+        let channel = Channel::connect(&setting.socket)?;
         for _ in 0..4 {
-            let mut space = [MaybeUninit::uninit(); 2048];
-            let mut ancillary = SendAncillaryBuffer::new(&mut space);
-            ancillary.push(SendAncillaryMessage::ScmRights(&fds));
-            let bytes = [IoSlice::new(b"ux")];
-            let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-            let _ = rustix::net::sendmsg(&socket, &bytes, &mut ancillary, flags);
+            send_bytes(&channel, b"ux", &fds);
         }
+        Ok(())
+    })
+}
+
+fn no_requests(setting: &Setting, ready: &mut dyn FnMut()) -> Result {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let too_long = vec![0; MAX_MESSAGE + 1];
+    let messages: [(&[u8], usize); 4] = [(b"ux", 1), (&too_long, 1), (b"ux", 200), (b"", 1)];
+    let mut readers = VecDeque::new();
+    ready();
+    forever(|| {
+        for (bytes, count) in messages {
+            let (socket, reader) = lingering_socket(&listener)?;
+            send_bytes(Channel::connect(&setting.socket)?, bytes, &vec![socket.as_fd(); count]);
+            readers.push_back(reader);
+        }
+        readers.drain(..readers.len().saturating_sub(256));
         Ok(())
     })
 }
