@@ -147,7 +147,7 @@ pub(crate) enum RunError {
     Control(io::Error),
     #[error("waiting for signals: {0}")]
     Waiting(io::Error),
-    #[error("stopped, because a port failed: {0}")]
+    #[error("stopped, because its event loop failed: {0}")]
     Failed(io::Error),
     #[error("going on where another urxed was: {0}")]
     Resume(#[from] ImageError),
