@@ -108,8 +108,9 @@ impl Memory {
         // or promised to `register`). `buf` does not overlap with it: a `&mut` into the memory
         // must not exist while this method runs, by the promises of `register` and
         // `as_mut_slice`. Others may write meanwhile: another process, of which Rust's memory
-        // model says nothing; or another thread with `copy_in`, a race that
-        // `urxe_shm::memory::region` argues for. Nothing here is decided by the bytes.
+        // model says nothing; or another thread, with `copy_in` or as a slot that runs in this
+        // process, a race that `urxe_shm::memory::region` argues for. Nothing here is decided by
+        // the bytes.
         unsafe { std::ptr::copy_nonoverlapping(source.as_ptr(), buf.as_mut_ptr(), buf.len()) };
         Ok(())
     }
