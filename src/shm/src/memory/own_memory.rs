@@ -71,9 +71,11 @@ impl CopyMethod {
 pub fn prepare() -> bool {
     guarded_copy::install();
     let (word, mut found) = (1u64.to_ne_bytes(), [0; 8]);
-    let addr = |word: *const [u8; 8]| word.expose_provenance() as u64;
-    CopyMethod::SystemCalls.read(addr(&word), &mut found).is_ok()
-        && CopyMethod::SystemCalls.write(addr(&found), &word).is_ok()
+    let source = (&raw const word).expose_provenance() as u64;
+    let is_readable = CopyMethod::SystemCalls.read(source, &mut found).is_ok();
+    // Taken after the last use of `found` itself: the system writes there.
+    let target = (&raw mut found).expose_provenance() as u64;
+    is_readable && CopyMethod::SystemCalls.write(target, &word).is_ok()
 }
 
 fn all_or_fault(copied: usize, addr: u64, len: usize) -> Result<(), Fault> {
@@ -129,7 +131,8 @@ fn write_by_call(addr: u64, data: &[u8], body_len: usize) -> usize {
         });
         let there = there(addr.wrapping_add(done as u64), data.len() - done);
         // SAFETY: the one is data of ours, which is only read; of the other, the system finds out
-        // what is there, and the program knows that it changes.
+        // what is there. Its address was exposed by whoever gives it to be written to: the program,
+        // which has given it to its device and knows that it changes, or `prepare`.
         let step = unsafe { libc::process_vm_writev(own_pid(), local.as_ptr(), 2, &there, 1, 0) };
         match step {
             1.. => done += step as usize,
