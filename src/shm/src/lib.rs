@@ -23,6 +23,8 @@ pub mod client;
 #[cfg(not(loom))]
 pub mod control;
 #[cfg(not(loom))]
+mod descriptor_table;
+#[cfg(not(loom))]
 pub mod memory;
 
 #[cfg(not(loom))]

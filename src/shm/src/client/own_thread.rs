@@ -10,6 +10,7 @@
 //! To have a table of its own the thread begins with a copy of the program's and closes that. For
 //! the moment in between, all that the program has open is open twice.
 
+use crate::descriptor_table::{close_all_but, unshare};
 use rustix::fs::{Mode, OFlags};
 use rustix::thread::Pid;
 use std::io;
@@ -83,7 +84,7 @@ fn leave_descriptors<const N: usize>(
 ) -> io::Result<[OwnedFd; N]> {
     // OWN-008: all numbers stay what they are for the other threads. Here, nothing but this
     // function knows any of them.
-    close_range(libc::c_uint::MAX, libc::c_uint::MAX, libc::CLOSE_RANGE_UNSHARE)?;
+    unshare(RawFd::MAX)?;
     let mut own = Vec::with_capacity(N);
     for fd in kept {
         own.push(rustix::io::fcntl_dupfd_cloexec(fd, FIRST)?);
@@ -101,16 +102,10 @@ fn leave_descriptors<const N: usize>(
     rustix::stdio::dup2_stderr(&null)?;
     // It is among what is closed now.
     let _ = null.into_raw_fd();
-    let mut numbers: Vec<_> = own.iter().map(|fd| fd.as_raw_fd() as libc::c_uint).collect();
+    let mut numbers: Vec<_> = own.iter().map(AsRawFd::as_raw_fd).collect();
     numbers.sort_unstable();
-    let mut from = FIRST as libc::c_uint;
-    for number in numbers {
-        if number > from {
-            close_range(from, number - 1, 0)?;
-        }
-        from = number + 1;
-    }
-    close_range(from, libc::c_uint::MAX, 0)?;
+    // SAFETY: the table is the calling thread's own, of which nobody owns anything but these.
+    unsafe { close_all_but(FIRST, &numbers)? };
     own.try_into().map_err(|_| io::Error::other("another number of descriptors"))
 }
 
@@ -122,15 +117,6 @@ fn is_open_in(thread: Pid, descriptor: &OwnedFd) -> io::Result<bool> {
     let own = file_of("thread-self")?;
     let other = file_of(&format!("self/task/{}", thread.as_raw_pid()));
     Ok(other.is_ok_and(|other| other == own))
-}
-
-fn close_range(first: libc::c_uint, last: libc::c_uint, flags: libc::c_uint) -> io::Result<()> {
-    // SAFETY: the call takes no pointer. What it closes is in a table that only this thread has,
-    // and of which nobody owns anything but what the caller keeps out of the range.
-    match unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
 }
 
 #[cfg(test)]
