@@ -26,6 +26,8 @@ pub mod control;
 mod descriptor_table;
 #[cfg(not(loom))]
 pub mod memory;
+#[cfg(not(loom))]
+mod signals;
 
 #[cfg(not(loom))]
 pub use control::socket_path::{

@@ -11,16 +11,13 @@
 //! the moment in between, all that the program has open is open twice.
 
 use crate::descriptor_table::{close_all_but, unshare};
+use crate::signals::SignalsBlocked;
 use rustix::fs::{Mode, OFlags};
 use rustix::thread::Pid;
 use std::io;
-use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::mpsc;
 use std::thread;
-
-/// The signals of memory that is not there.
-pub(super) const FAULTS: [libc::c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
 
 /// The first number behind those of the standard streams.
 const FIRST: RawFd = 3;
@@ -49,32 +46,13 @@ pub fn spawn<const N: usize>(
             Err(error) => drop(tell.send(Err(error))),
         }
     };
-    let spawned = without_signals(|| thread::Builder::new().name(name.into()).spawn(run));
+    let signals = SignalsBlocked::all_but_faults();
+    let spawned = thread::Builder::new().name(name.into()).spawn(run);
+    drop(signals);
     spawned?;
     let done = told.recv().unwrap_or_else(|_| Err(io::Error::other("the thread has ended")));
     drop(descriptors);
     done
-}
-
-/// Does something in whose threads no signal is delivered.
-pub(super) fn without_signals<T>(begin: impl FnOnce() -> T) -> T {
-    let mut all = MaybeUninit::uninit();
-    let mut before = MaybeUninit::uninit();
-    // SAFETY: both are sets of signals that are written to, the first of them before it is read.
-    // That no signal is delivered to this thread meanwhile delays them.
-    let is_set = unsafe {
-        libc::sigfillset(all.as_mut_ptr());
-        for signal in FAULTS {
-            libc::sigdelset(all.as_mut_ptr(), signal);
-        }
-        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr()) == 0
-    };
-    let begun = begin();
-    if is_set {
-        // SAFETY: it was written to when the other one was set.
-        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut()) };
-    }
-    begun
 }
 
 /// Gives this thread a table of its own, with some of the descriptors and empty standard streams.
@@ -122,6 +100,7 @@ fn is_open_in(thread: Pid, descriptor: &OwnedFd) -> io::Result<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::signals::FAULTS;
     use std::os::fd::AsFd;
 
     /// What a thread of ours finds.

@@ -49,6 +49,7 @@ use crate::control::{Backing, WhyCopied};
 use crate::memory::process::Process;
 use crate::memory::region::create_memfd;
 use crate::memory::region::page_size;
+use crate::signals::SignalsBlocked;
 use areas::Area;
 use copied::CopiedRanges;
 use listed::Listed;
@@ -63,7 +64,7 @@ use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use write_protect::{SignalsBlocked, WriteProtection};
+use write_protect::WriteProtection;
 
 /// The shortest range that is remapped, in bytes: small messages gain most, which else cost two
 /// system calls each. Remapping takes 70 us, once.
@@ -442,7 +443,7 @@ impl Remapped {
         let listed = Listed::new(&(addr..addr + len)).ok_or(NotRemapped::TooMany)?;
         // From here to the end nothing may touch the range, nor what the program keeps beside
         // it: no memory is allocated, and no signal handler runs.
-        let signals = SignalsBlocked::in_this_thread();
+        let signals = SignalsBlocked::all();
         let protection = WriteProtection::of(addr, len)?;
         copy(&memfd, addr, len).map_err(system("copying to the memfd"))?;
         new.move_to(addr)?;
