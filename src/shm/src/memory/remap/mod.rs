@@ -38,13 +38,13 @@ mod copied;
 mod fork;
 mod holders;
 mod listed;
+mod locked;
 #[cfg(test)]
 mod tests;
 pub(crate) mod write_protect;
 
 pub use copied::Copied;
 
-use crate::client::cancellation::CancellationDisabled;
 use crate::control::{Backing, WhyCopied};
 use crate::memory::process::Process;
 use crate::memory::region::create_memfd;
@@ -53,17 +53,16 @@ use crate::signals::SignalsBlocked;
 use areas::Area;
 use copied::CopiedRanges;
 use listed::Listed;
+use locked::Locked;
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags};
 use rustix::process::{Resource, getrlimit};
-use std::cell::Cell;
 use std::ffi::c_void;
 use std::io;
 use std::mem::ManuallyDrop;
-use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use write_protect::WriteProtection;
 
 /// The shortest range that is remapped, in bytes: small messages gain most, which else cost two
@@ -84,57 +83,6 @@ const MEMFD_NAME: &str = "urxe-remapped";
 struct State {
     remapped: Vec<Weak<Remapped>>,
     copied: CopiedRanges,
-}
-
-static STATE: Mutex<State> =
-    Mutex::new(State { remapped: Vec::new(), copied: CopiedRanges::new() });
-
-thread_local! {
-    /// Whether this thread holds the lock: what it allocates may come back here, by the `madvise`
-    /// of an allocator, or by a `fork` in a signal handler.
-    static IS_HOLDER: Cell<bool> = const { Cell::new(false) };
-}
-
-/// The state, locked. Nothing that is done with it leaves it half changed; nor does a cancellation,
-/// which the files that are read meanwhile would invite.
-struct Locked {
-    state: MutexGuard<'static, State>,
-    _cancellation: CancellationDisabled,
-}
-
-impl Locked {
-    /// Waits for other threads, which takes milliseconds; none if this thread has it already.
-    fn state() -> Option<Locked> {
-        if IS_HOLDER.get() {
-            return None;
-        }
-        // Before the lock is taken for the first time: a child is not to find it taken.
-        fork::watch();
-        let _cancellation = CancellationDisabled::in_this_thread();
-        let state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
-        IS_HOLDER.set(true);
-        Some(Locked { state, _cancellation })
-    }
-}
-
-impl Deref for Locked {
-    type Target = State;
-
-    fn deref(&self) -> &State {
-        &self.state
-    }
-}
-
-impl DerefMut for Locked {
-    fn deref_mut(&mut self) -> &mut State {
-        &mut self.state
-    }
-}
-
-impl Drop for Locked {
-    fn drop(&mut self) {
-        IS_HOLDER.set(false);
-    }
 }
 
 /// A range that stays as it is.

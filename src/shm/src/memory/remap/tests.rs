@@ -75,7 +75,7 @@ fn daemons_view(shared: &Shared, len: usize) -> Mapping {
 }
 
 /// What becomes of a child that does this.
-fn in_child(work: impl FnOnce() -> bool) -> ExitStatus {
+pub(super) fn in_child(work: impl FnOnce() -> bool) -> ExitStatus {
     // SAFETY: the child of a process with other threads keeps to system calls and atomics, or
     // to what glibc makes safe in a child: allocating.
     let child = unsafe { libc::fork() };
