@@ -45,6 +45,7 @@ pub(crate) mod write_protect;
 
 pub use copied::Copied;
 
+use crate::client::LOWEST_DESCRIPTOR;
 use crate::control::{Backing, WhyCopied};
 use crate::memory::process::Process;
 use crate::memory::region::create_memfd;
@@ -71,10 +72,6 @@ pub const MIN_LEN: u64 = 4096;
 
 /// Ranges that are remapped at a time, at most: each costs the program a descriptor.
 pub const MAX_RANGES: usize = 128;
-
-/// Their descriptors are numbered from here on, out of the way of programs that count on low
-/// numbers, or close them all.
-const LOWEST_DESCRIPTOR: i32 = 512;
 
 /// By which `/proc/<pid>/maps` shows what is remapped, and what was.
 const MEMFD_NAME: &str = "urxe-remapped";
