@@ -2,7 +2,7 @@
 
 use crate::config::{Config, ConfigError, Settings};
 use crate::config_file::ConfigFile;
-use crate::control::{Control, Signals};
+use crate::control::{SignalThread, Signals};
 use crate::daemon::StartError;
 use crate::log::{self, DAEMON};
 use crate::service;
@@ -210,7 +210,7 @@ fn serve(
             (Box::new(serve), starting)
         }
     };
-    let mut control = Control { options, file, signals, program, ready_fd, programs };
+    let mut control = SignalThread { options, file, signals, program, ready_fd, programs };
     let control = move || {
         let controlled = control.run(starting);
         if controlled.is_err() {
