@@ -2,10 +2,10 @@
 
 use crate::config::{Config, ConfigError, Settings};
 use crate::config_file::ConfigFile;
-use crate::control::{SignalThread, Signals};
 use crate::daemon::StartError;
 use crate::log::{self, DAEMON};
 use crate::service;
+use crate::signals::{SignalThread, Signals};
 use crate::starting::{self, Starting};
 use crate::upgrade::{self, ImageError, Program, Resumed};
 use crate::worker::allow_many_descriptors;
