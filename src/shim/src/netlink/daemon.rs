@@ -35,8 +35,7 @@ impl Daemon {
                 return Err(Errno::IO.into());
             };
             all.extend(page.resources);
-            // Each page must advance, or a faulty daemon would keep the program here.
-            match page.next.filter(|next| *next > from) {
+            match from.advanced_to(page.next) {
                 Some(next) => from = next,
                 None => return Ok(all),
             }
