@@ -43,15 +43,9 @@ pub(crate) fn register(
     // A slot of the program's own reaches it without.
     let by_default = if session.own_slot().is_some() { 0 } else { remap::LONGEST_BY_DEFAULT };
     let longest = remap::longest_wanted(by_default);
-    let registered = Registered::new(start, length, longest);
-    let is_shared = matches!(registered, Registered::Shared(_));
-    match tell(registered) {
-        // The daemon maps only so much.
-        Err(refused) if is_shared && refused.errno == Errno::NOMEM => {
-            tell(Registered::copied(start, length, WhyCopied::TooMany))
-        }
-        result => result,
-    }
+    Registered::told(start, length, longest, tell, |refused: &Refused| {
+        refused.errno == Errno::NOMEM
+    })
 }
 
 /// Writes into the program at an address that it has given, which may be any: `EFAULT` if there is

@@ -164,15 +164,9 @@ impl Mr {
             let fds: Vec<_> = memfd.iter().map(|memfd| memfd.as_fd()).collect();
             Self::new(pd, memory, access, backing, &fds)
         };
-        let registered = Registered::new(start, length as u64, remap::longest_wanted(0));
-        let is_shared = matches!(registered, Registered::Shared(_));
-        match tell(registered) {
-            // The daemon maps only so many of them.
-            Err(error) if is_shared && error.errno() == libc::ENOMEM => {
-                tell(Registered::copied(start, length as u64, WhyCopied::TooMany))
-            }
-            result => result,
-        }
+        let longest = remap::longest_wanted(0);
+        let is_no_room = |error: &Error| error.errno() == libc::ENOMEM;
+        Registered::told(start, length as u64, longest, tell, is_no_room)
     }
 
     fn new(

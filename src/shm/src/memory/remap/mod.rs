@@ -204,8 +204,27 @@ pub enum Registered {
 }
 
 impl Registered {
+    /// Has the daemon told of a range, which is [shared](share) if that can be. Where the daemon,
+    /// which maps only so much, has no room for it, it is told again, of one that is copied.
+    pub fn told<T, E>(
+        addr: u64,
+        len: u64,
+        longest: u64,
+        tell: impl Fn(Registered) -> Result<T, E>,
+        is_no_room: impl FnOnce(&E) -> bool,
+    ) -> Result<T, E> {
+        let registered = Registered::new(addr, len, longest);
+        let is_shared = matches!(registered, Registered::Shared(_));
+        match tell(registered) {
+            Err(error) if is_shared && is_no_room(&error) => {
+                tell(Registered::copied(addr, len, WhyCopied::TooMany))
+            }
+            result => result,
+        }
+    }
+
     /// [Shares](share) a range if that can be.
-    pub fn new(addr: u64, len: u64, longest: u64) -> Registered {
+    fn new(addr: u64, len: u64, longest: u64) -> Registered {
         match share(addr, len, longest) {
             Ok(shared) => Registered::Shared(shared),
             Err(refused) => Registered::copied(addr, len, refused.why()),
