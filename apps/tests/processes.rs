@@ -2,6 +2,7 @@
 //! is sound and on one that loses packets.
 
 use std::process::{Command, Stdio};
+use urxe_shell::testing::could_not_run;
 
 /// Runs the program and returns what it says in JSON.
 fn run(arguments: &str) -> serde_json::Value {
@@ -119,8 +120,7 @@ fn nodes_in_namespaces_of_their_own_meet_and_leave_nothing_behind() {
     let output = child.wait_with_output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     if said.contains("making a network of namespaces") || said.contains("iproute2") {
-        eprintln!("not tried, since there can be no namespaces here: {said}");
-        return;
+        return could_not_run(&format!("there can be no namespaces here: {said}"));
     }
     let ran: serde_json::Value = serde_json::from_slice(&output.stdout).expect(&said);
     assert_eq!(ran["agreed"], true, "{ran}");

@@ -2,10 +2,10 @@
 
 use crate::config::{Config, ConfigError, Settings};
 use crate::config_file::ConfigFile;
-use crate::control::{Control, Signals};
 use crate::daemon::StartError;
 use crate::log::{self, DAEMON};
 use crate::service;
+use crate::signals::{SignalThread, Signals};
 use crate::starting::{self, Starting};
 use crate::upgrade::{self, ImageError, Program, Resumed};
 use crate::worker::allow_many_descriptors;
@@ -147,7 +147,7 @@ pub(crate) enum RunError {
     Control(io::Error),
     #[error("waiting for signals: {0}")]
     Waiting(io::Error),
-    #[error("stopped, because a port failed: {0}")]
+    #[error("stopped, because its event loop failed: {0}")]
     Failed(io::Error),
     #[error("going on where another urxed was: {0}")]
     Resume(#[from] ImageError),
@@ -210,7 +210,7 @@ fn serve(
             (Box::new(serve), starting)
         }
     };
-    let mut control = Control { options, file, signals, program, ready_fd, programs };
+    let mut control = SignalThread { options, file, signals, program, ready_fd, programs };
     let control = move || {
         let controlled = control.run(starting);
         if controlled.is_err() {

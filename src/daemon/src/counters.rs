@@ -21,7 +21,7 @@ counters! {
 
 counters! {
     /// Of what programs have of the connection manager. What began and has not ended is there.
-    pub struct CmCounters {
+    pub struct CmObjectCounters {
         cm_channels_created: "Event channels of the connection manager that programs made (whole daemon).",
         cm_channels_destroyed: "Those of them that are gone (whole daemon).",
         cm_ids_created: "Ids of the connection manager that programs made, or got with a request (whole daemon).",
@@ -40,9 +40,9 @@ pub fn counter_meanings() -> Vec<(&'static str, &'static str)> {
     let cm = CmCounter::ALL.iter().map(|counter| (counter.name(), counter.meaning()));
     let (port, host, daemon) =
         (PortCounters::default(), HostCounters::default(), DaemonCounters::default());
-    let (device, programs) = (DeviceCounters::default(), CmCounters::default());
+    let (device, cm_objects) = (DeviceCounters::default(), CmObjectCounters::default());
     let sets = port.iter().chain(host.iter()).chain(daemon.iter());
-    let sets = sets.chain(device.iter()).chain(programs.iter());
+    let sets = sets.chain(device.iter()).chain(cm_objects.iter());
     engine.chain(cm).chain(sets.map(|(name, _, meaning)| (name, meaning))).collect()
 }
 

@@ -229,10 +229,11 @@ impl Handle {
     }
 
     /// Serves until [`stopper`](Self::stopper) is used, the daemon has [lingered](Config::linger)
-    /// long enough, or a port fails for good.
+    /// long enough, or its event loop fails. A port that fails for good ends nothing: it is logged
+    /// and counted, and the other devices go on.
     ///
     /// # Errors
-    /// If a port or the event loop failed.
+    /// If the event loop failed.
     pub fn wait(mut self) -> io::Result<()> {
         self.join()
     }

@@ -66,12 +66,15 @@ impl Handle {
                 }
             }
         }
-        changer.change(to.changeable());
+        let changeable = to.changeable();
+        changer.change(changeable);
         self.config.metrics = to.metrics.clone();
-        self.config.linger = to.linger;
-        self.config.drain = to.drain;
-        self.config.sessions_per_user = to.sessions_per_user;
-        self.config.cm_ids_per_user = to.cm_ids_per_user;
+        // By its fields, so that none is forgotten: the next reload would find it changed again.
+        let Changeable { linger, drain, sessions_per_user, cm_ids_per_user } = changeable;
+        self.config.linger = linger;
+        self.config.drain = drain;
+        self.config.sessions_per_user = sessions_per_user;
+        self.config.cm_ids_per_user = cm_ids_per_user;
         Ok(())
     }
 }

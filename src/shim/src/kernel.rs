@@ -52,16 +52,14 @@ pub(crate) fn check_headers<'a>(
     numbers: impl IntoIterator<Item = (&'a str, usize)>,
 ) {
     use std::fmt::Write as _;
-    use std::io::Write as _;
     use std::path::Path;
-    use std::process::{Command, Stdio};
+    use urxe_shell::testing::{assert_compiles, could_not_run};
 
     let mut c =
         String::from("#include <stddef.h>\n#include <linux/in.h>\n#include <linux/in6.h>\n");
     for header in headers {
         if !Path::new("/usr/include/rdma").join(header).exists() {
-            eprintln!("could not run: no rdma/{header} (package linux-libc-dev)");
-            return;
+            return could_not_run(&format!("no rdma/{header} (package linux-libc-dev)"));
         }
         writeln!(c, "#include <rdma/{header}>").unwrap();
     }
@@ -78,16 +76,5 @@ pub(crate) fn check_headers<'a>(
     for (name, value) in numbers {
         says(name, value);
     }
-    let compiler = Command::new("cc")
-        .args(["-x", "c", "-fsyntax-only", "-"])
-        .stdin(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn();
-    let Ok(mut compiler) = compiler else {
-        eprintln!("could not run: no C compiler");
-        return;
-    };
-    compiler.stdin.take().unwrap().write_all(c.as_bytes()).unwrap();
-    let output = compiler.wait_with_output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_compiles(&c);
 }

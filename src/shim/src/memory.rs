@@ -5,6 +5,7 @@ use crate::session::Session;
 use crate::uverbs::Registration;
 use rustix::io::Errno;
 use urxe_shm::control::{Reply, Request, WhyCopied};
+use urxe_shm::memory::own_memory::CopyMethod;
 use urxe_shm::memory::process_memory::{Fault, populate};
 use urxe_shm::memory::remap::{self, Registered};
 use urxe_types::Access;
@@ -42,59 +43,26 @@ pub(crate) fn register(
     // A slot of the program's own reaches it without.
     let by_default = if session.own_slot().is_some() { 0 } else { remap::LONGEST_BY_DEFAULT };
     let longest = remap::longest_wanted(by_default);
-    let registered = Registered::new(start, length, longest);
-    let is_shared = matches!(registered, Registered::Shared(_));
-    match tell(registered) {
-        // The daemon maps only so much.
-        Err(refused) if is_shared && refused.errno == Errno::NOMEM => {
-            tell(Registered::copied(start, length, WhyCopied::TooMany))
-        }
-        result => result,
-    }
+    Registered::told(start, length, longest, tell, |refused: &Refused| {
+        refused.errno == Errno::NOMEM
+    })
 }
 
 /// Writes into the program at an address that it has given, which may be any: `EFAULT` if there is
 /// nothing that it may write to.
 pub(crate) fn write(address: u64, bytes: &[u8]) -> Result<(), Errno> {
-    if bytes.is_empty() {
-        return Ok(());
-    }
-    let local = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
-    let place = std::ptr::with_exposed_provenance_mut(address as usize);
-    let remote = libc::iovec { iov_base: place, iov_len: bytes.len() };
-    // SAFETY: `local` is only read. Where `remote` leads is checked by the kernel, which copies as
-    // it does for any command; that the program expects an answer there is what the command says.
-    let copied = unsafe { libc::process_vm_writev(libc::getpid(), &local, 1, &remote, 1, 0) };
-    if copied == bytes.len() as isize {
-        return Ok(());
-    }
-    // Less than all: it ran into something that is not there.
-    Err(if copied < 0 { last_error() } else { Errno::FAULT })
+    // It expects an answer there: so its command says.
+    CopyMethod::SystemCalls.write(address, bytes).map_err(|fault| fault.errno)
 }
 
 /// Reads from the program at an address that it has given: `EFAULT` if it may not do so itself.
 pub(crate) fn read(address: u64, bytes: &mut [u8]) -> Result<(), Errno> {
-    if bytes.is_empty() {
-        return Ok(());
-    }
-    let local = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
-    let place = std::ptr::with_exposed_provenance_mut(address as usize);
-    let remote = libc::iovec { iov_base: place, iov_len: bytes.len() };
-    // SAFETY: `local` is ours to write to, and where `remote` leads is checked by the kernel.
-    let copied = unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) };
-    if copied == bytes.len() as isize {
-        return Ok(());
-    }
-    Err(if copied < 0 { last_error() } else { Errno::FAULT })
+    CopyMethod::SystemCalls.read(address, bytes).map_err(|fault| fault.errno)
 }
 
 /// The same as [`write`] with a structure.
 pub(crate) fn write_value(address: u64, value: &(impl IntoBytes + Immutable)) -> Result<(), Errno> {
     write(address, value.as_bytes())
-}
-
-fn last_error() -> Errno {
-    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::FAULT)
 }
 
 #[cfg(test)]

@@ -15,7 +15,8 @@ use std::mem::{offset_of, transmute};
 use std::ptr::null_mut;
 use std::sync::atomic::AtomicPtr;
 use urxe_shm::control::{QpCaps, errnos};
-use urxe_types::{EntryError, QpState};
+use urxe_shm::ring::layout::{MAX_MESSAGE_LEN, SEND_INLINE, WR_COMPARE_SWAP, WR_FETCH_ADD};
+use urxe_types::{EntryError, QpState, Sge};
 use urxe_verbs::PostReason;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -59,15 +60,6 @@ struct SendWr {
 
 /// The beginning of `struct ibv_recv_wr`, which a send begins with too.
 const RECV_WR_LEN: usize = offset_of!(SendWr, opcode);
-
-/// `struct ibv_sge`.
-#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes)]
-#[repr(C)]
-struct Sge {
-    addr: u64,
-    length: u32,
-    lkey: u32,
-}
 
 /// Has the posts of a context go through us, if somebody is told.
 pub(crate) fn wrap_posts(context: u64) {
@@ -185,9 +177,6 @@ fn level(errno: Errno) -> Level {
 /// What is wrong with a send, as far as it can be seen.
 fn why_not_sent(qp: &VerbsQp, wr: u64, caps: Option<QpCaps>) -> Option<PostReason> {
     const RESET_TO_RTR: std::ops::RangeInclusive<u32> = 0..=2;
-    const INLINE: u32 = 8;
-    const FIRST_ATOMIC: u32 = 5;
-    const LAST_ATOMIC: u32 = 6;
     if RESET_TO_RTR.contains(&qp.state) {
         let expected = "RTS, SQD, SQE or ERR";
         return Some(PostReason::State { state: state(qp.state)?, expected });
@@ -197,11 +186,11 @@ fn why_not_sent(qp: &VerbsQp, wr: u64, caps: Option<QpCaps>) -> Option<PostReaso
         return Some(too_many);
     }
     let length: u64 = sges(&wr).map(|sge| u64::from(sge.length)).sum();
-    if wr.send_flags & INLINE != 0 && length > u64::from(caps.max_inline_data) {
+    if wr.send_flags & SEND_INLINE != 0 && length > u64::from(caps.max_inline_data) {
         let (length, max_inline) = (length as u32, caps.max_inline_data);
         return Some(PostReason::Entry(EntryError::InlineTooLong { length, max_inline }));
     }
-    if (FIRST_ATOMIC..=LAST_ATOMIC).contains(&wr.opcode) {
+    if matches!(wr.opcode, WR_COMPARE_SWAP | WR_FETCH_ADD) {
         if wr.remote_addr % 8 != 0 {
             return Some(PostReason::AtomicAlignment { addr: wr.remote_addr });
         }
@@ -209,14 +198,11 @@ fn why_not_sent(qp: &VerbsQp, wr: u64, caps: Option<QpCaps>) -> Option<PostReaso
             return Some(PostReason::AtomicLength { length });
         }
     }
-    if length > MAX_MESSAGE {
-        return Some(PostReason::MessageTooLong { length, max: MAX_MESSAGE });
+    if length > MAX_MESSAGE_LEN {
+        return Some(PostReason::MessageTooLong { length, max: MAX_MESSAGE_LEN });
     }
     Some(PostReason::QueueFull { capacity: caps.max_send_wr })
 }
-
-/// The longest message.
-const MAX_MESSAGE: u64 = 1 << 31;
 
 /// What is wrong with a receive.
 fn why_not_posted(qp: &VerbsQp, wr: u64, caps: Option<QpCaps>) -> Option<PostReason> {

@@ -16,7 +16,7 @@ use std::path::Path;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use urxe_shm::client::file_identity::FileIdentity;
-use urxe_shm::client::{Connection, LOWEST_DESCRIPTOR};
+use urxe_shm::client::{Connection, LOWEST_DESCRIPTOR, program_name};
 use urxe_shm::control::channel::Channel;
 use urxe_shm::control::{CmReply, CmRequest, Reply, Request};
 use urxe_shm::memory::remap;
@@ -269,11 +269,4 @@ fn without_daemon(request: &Request) -> Result<(Reply, Vec<OwnedFd>), Refused> {
         _ => return Err(Refused::new(Errno::IO, "the daemon, or this session, has ended")),
     };
     Ok((reply, Vec::new()))
-}
-
-/// The name that people who look at the daemon see.
-pub(crate) fn program_name() -> String {
-    let name = std::env::args_os().next().unwrap_or_default();
-    let name = Path::new(&name).file_name().unwrap_or_default();
-    name.to_string_lossy().into_owned()
 }

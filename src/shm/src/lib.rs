@@ -23,7 +23,11 @@ pub mod client;
 #[cfg(not(loom))]
 pub mod control;
 #[cfg(not(loom))]
+mod descriptor_table;
+#[cfg(not(loom))]
 pub mod memory;
+#[cfg(not(loom))]
+mod signals;
 
 #[cfg(not(loom))]
 pub use control::socket_path::{

@@ -3,10 +3,9 @@
 #![cfg(not(loom))]
 
 use std::fmt::Write as _;
-use std::io::Write as _;
 use std::mem::{offset_of, size_of};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use urxe_shell::testing::{assert_compiles, could_not_run};
 use urxe_shm::ring::layout::*;
 use urxe_types::{Sge, WcOpcode};
 
@@ -38,8 +37,7 @@ macro_rules! same_number {
 fn the_kernel_headers_say_the_same() {
     let headers = ["/usr/include/rdma/rdma_user_rxe.h", "/usr/include/rdma/ib_user_verbs.h"];
     if let Some(missing) = headers.iter().find(|header| !Path::new(header).exists()) {
-        eprintln!("nothing to compare with: no {missing} (package linux-libc-dev)");
-        return;
+        return could_not_run(&format!("no {missing} (package linux-libc-dev)"));
     }
     let mut c = String::from(
         "#include <stddef.h>\n#include <linux/in.h>\n#include <linux/in6.h>\n\
@@ -149,16 +147,5 @@ fn the_kernel_headers_say_the_same() {
         });
     }
 
-    let compiler = Command::new("cc")
-        .args(["-x", "c", "-fsyntax-only", "-"])
-        .stdin(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn();
-    let Ok(mut compiler) = compiler else {
-        eprintln!("nothing to compare with: no C compiler");
-        return;
-    };
-    compiler.stdin.take().unwrap().write_all(c.as_bytes()).unwrap();
-    let output = compiler.wait_with_output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_compiles(&c);
 }

@@ -183,6 +183,7 @@ fn run_delay() -> Option<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use urxe_shell::testing::could_not_run;
 
     /// A slot that looks every interval. It does 100 in an interval while programs poll.
     struct Slot {
@@ -310,8 +311,7 @@ mod tests {
     #[test]
     fn the_system_counts_how_long_a_thread_waits() {
         let Some(before) = run_delay() else {
-            eprintln!("could not run: this system does not count how long threads wait");
-            return;
+            return could_not_run("this system does not count how long threads wait");
         };
         let mut processor = rustix::thread::CpuSet::new();
         processor.set(rustix::thread::sched_getcpu());

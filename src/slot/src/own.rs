@@ -67,7 +67,7 @@ impl Shared {
 
 /// What came of a turn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct PollerTurn {
+pub(crate) struct TurnResult {
     /// Something was done: there may be something to find now.
     pub(crate) worked: bool,
     /// The slot's thread has something to do.

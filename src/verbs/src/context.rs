@@ -282,8 +282,7 @@ impl Context {
                 return Err(unexpected(CALL));
             };
             all.extend(page.resources);
-            // Each page must bring us further, or a confused daemon would keep us here for ever.
-            match page.next.filter(|next| *next > from) {
+            match from.advanced_to(page.next) {
                 Some(next) => from = next,
                 None => return Ok(all),
             }

@@ -108,8 +108,9 @@ impl Memory {
         // or promised to `register`). `buf` does not overlap with it: a `&mut` into the memory
         // must not exist while this method runs, by the promises of `register` and
         // `as_mut_slice`. Others may write meanwhile: another process, of which Rust's memory
-        // model says nothing; or another thread with `copy_in`, a race that
-        // `urxe_shm::memory::region` argues for. Nothing here is decided by the bytes.
+        // model says nothing; or another thread, with `copy_in` or as a slot that runs in this
+        // process, a race that `urxe_shm::memory::region` argues for. Nothing here is decided by
+        // the bytes.
         unsafe { std::ptr::copy_nonoverlapping(source.as_ptr(), buf.as_mut_ptr(), buf.len()) };
         Ok(())
     }
@@ -163,15 +164,9 @@ impl Mr {
             let fds: Vec<_> = memfd.iter().map(|memfd| memfd.as_fd()).collect();
             Self::new(pd, memory, access, backing, &fds)
         };
-        let registered = Registered::new(start, length as u64, remap::longest_wanted(0));
-        let is_shared = matches!(registered, Registered::Shared(_));
-        match tell(registered) {
-            // The daemon maps only so many of them.
-            Err(error) if is_shared && error.errno() == libc::ENOMEM => {
-                tell(Registered::copied(start, length as u64, WhyCopied::TooMany))
-            }
-            result => result,
-        }
+        let longest = remap::longest_wanted(0);
+        let is_no_room = |error: &Error| error.errno() == libc::ENOMEM;
+        Registered::told(start, length as u64, longest, tell, is_no_room)
     }
 
     fn new(

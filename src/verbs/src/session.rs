@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 #[cfg(feature = "in-process")]
 use urxe_shm::client::mirror::TableNotes;
-use urxe_shm::client::{CallError, Connection};
+use urxe_shm::client::{CallError, Connection, program_name};
 use urxe_shm::control::channel::Channel;
 use urxe_shm::control::{Reply, Request, RingLocation};
 use urxe_shm::memory::region::Window;
@@ -211,13 +211,6 @@ impl Session {
             error => explain(&self.path, call, error),
         }
     }
-}
-
-/// The name that people who look at the daemon see.
-fn program_name() -> String {
-    let name = std::env::args_os().next().unwrap_or_default();
-    let name = Path::new(&name).file_name().unwrap_or_default();
-    name.to_string_lossy().into_owned()
 }
 
 /// Just as many descriptors as expected.

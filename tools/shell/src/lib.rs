@@ -1,4 +1,6 @@
-//! Running programs.
+//! Running programs; and what tests of several crates do alike.
+
+pub mod testing;
 
 use serde_json::Value;
 use std::collections::VecDeque;

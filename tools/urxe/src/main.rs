@@ -5,6 +5,7 @@ mod cli;
 mod completions;
 mod conform;
 mod daemon;
+mod daemon_client;
 mod demo;
 mod detach;
 mod devinfo;

@@ -2,10 +2,10 @@
 //! `rdma resource`.
 
 use crate::cli::DaemonArguments;
+use crate::daemon_client::DaemonClient;
 use crate::error::Error;
 use crate::output;
 use crate::path_view::PathView;
-use crate::stat::StatClient;
 use crate::table::{Align, Table};
 use clap::{Args, ValueEnum};
 use serde::{Serialize, Serializer};
@@ -69,7 +69,7 @@ enum Kind {
 
 impl Kind {
     /// All that a device has of this kind.
-    fn rows(self, client: &mut StatClient, device: &str) -> Result<Vec<Row>, Error> {
+    fn rows(self, client: &mut DaemonClient, device: &str) -> Result<Vec<Row>, Error> {
         let kind = match self {
             Kind::Qp => ResourceKind::Qp,
             Kind::Cq => ResourceKind::Cq,
@@ -100,21 +100,15 @@ impl Kind {
 
 /// Queries the daemon and prints.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
-    let mut client = StatClient::connect(&arguments.daemon)?;
-    let all = client.devices()?;
-    let names = all.iter().map(|device| device.name.as_str()).collect::<Vec<_>>().join(", ");
-    let wanted = |name: &str| arguments.device.as_ref().is_none_or(|wanted| wanted == name);
+    let mut client = DaemonClient::connect(&arguments.daemon, "res")?;
     let mut devices = Vec::new();
-    for device in all.iter().filter(|device| wanted(&device.name)) {
+    for device in client.devices_named(arguments.device.as_deref())? {
         let kinds = Kind::value_variants().iter().copied();
         let kinds = kinds.filter(|&kind| arguments.kind.is_none_or(|wanted| wanted == kind));
         let lists =
             kinds.map(|kind| Ok(List { kind, rows: kind.rows(&mut client, &device.name)? }));
         let lists = lists.collect::<Result<_, Error>>()?;
-        devices.push(Device { device: device.name.clone(), address: device.address, lists });
-    }
-    if let (Some(device), true) = (&arguments.device, devices.is_empty()) {
-        return Err(Error::Failed(format!("device {device:?}: expected one of {names}")));
+        devices.push(Device { device: device.name, address: device.address, lists });
     }
     output::print(arguments.json, &Devices { devices })
 }

@@ -16,6 +16,16 @@ pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
     bytes.ok_or_else(|| format!("{text:?} is not a size, expected bytes such as 64, 4K or 1M"))
 }
 
+/// Reads a QPN: decimal, or hex behind 0x.
+pub(crate) fn parse_qpn(text: &str) -> Result<u32, String> {
+    let number = match text.strip_prefix("0x") {
+        Some(hex) => u32::from_str_radix(hex, 16).ok(),
+        None => text.parse().ok(),
+    };
+    let expected = "expected a number below 2^24 such as 17 or 0x11";
+    number.filter(|&qpn| qpn < 1 << 24).ok_or_else(|| format!("{text:?} is no QPN, {expected}"))
+}
+
 /// Reads a duration: `2s`, `500ms`, `1m`; a bare number is seconds.
 pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     let wrong = || format!("{text:?} is not a duration, expected one such as 2s, 500ms or 1m");
@@ -75,6 +85,15 @@ pub(crate) fn figure(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_qpn_is_decimal_or_hex() {
+        assert_eq!(parse_qpn("17"), Ok(17));
+        assert_eq!(parse_qpn("0x000011"), Ok(17));
+        for wrong in ["", "x", "0x", "-1", "16777216"] {
+            assert!(parse_qpn(wrong).unwrap_err().contains("expected"), "{wrong}");
+        }
+    }
 
     #[test]
     fn sizes_are_powers_of_1024() {

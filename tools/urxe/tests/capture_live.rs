@@ -6,6 +6,7 @@ use common::{Daemon, Directory, Process, documented, perf_server, run, text, urx
 use rustix::process::Signal;
 use serde_json::Value;
 use std::process::{Command, Stdio};
+use urxe_shell::testing::could_not_run;
 
 /// `urxe capture` of a daemon, which has begun.
 fn capturing(daemon: &Daemon, options: &str) -> Process {
@@ -85,7 +86,7 @@ fn a_file_can_be_read_while_it_grows() {
             let accepted = comments.lines().filter(|line| line.contains(": accepted")).count();
             assert!(accepted >= first, "{comments}{}", text(&output.stderr));
         }
-        Err(error) => eprintln!("could not run: tshark: {error}"),
+        Err(error) => could_not_run(&format!("tshark: {error}")),
     }
     write(&sender, &receiver);
     writes_are_shown(receiver.stat()["counters"]["received_messages"].as_u64().unwrap() as usize);

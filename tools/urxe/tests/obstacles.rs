@@ -5,9 +5,9 @@ mod common;
 use common::{Directory, Process, library, run, text, urxe};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use urxe_shell::testing::could_not_run;
 
 /// Holds UDP port 4791 of an address, in a network of its own with the loopback interface up, and
 /// becomes another program.
@@ -29,9 +29,7 @@ fn where_port_is_taken(address: &str, directory: &Directory, script: &str) -> Op
     let unshare = ["--user", "--map-current-user", "--keep-caps", "--net", "--"];
     let possible = Command::new("unshare").args(unshare).args(["perl", "-e", "1"]).output();
     if !possible.as_ref().is_ok_and(|output| output.status.success()) {
-        let test = std::thread::current().name().unwrap_or("a test").to_owned();
-        // Not by eprintln: the harness hides what a passing test prints.
-        let _ = writeln!(std::io::stderr(), "could not run: {test}: unshare: {possible:?}");
+        could_not_run(&format!("unshare: {possible:?}"));
         return None;
     }
     let mut command = Command::new("unshare");

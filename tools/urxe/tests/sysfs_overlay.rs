@@ -5,10 +5,10 @@ mod common;
 use common::{Daemon, Process, run, text, urxe};
 use rustix::process::geteuid;
 use std::fs::{Permissions, set_permissions};
-use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output};
+use urxe_shell::testing::needs_root;
 
 /// Whether the tests may mount, as root in a mount namespace of their own.
 fn can_mount() -> bool {
@@ -17,9 +17,7 @@ fn can_mount() -> bool {
         Ok(output) if output.status.success() => return true,
         failed => format!("unshare --mount: {failed:?}"),
     };
-    let test = std::thread::current().name().unwrap_or("a test").to_owned();
-    // Not by eprintln: what a passing test prints that way, the harness keeps to itself.
-    let _ = writeln!(std::io::stderr(), "could not run: {test}: {reason}");
+    needs_root(&reason);
     false
 }
 

@@ -7,8 +7,10 @@ use crate::{
     programs, rules, seeded, semver, setup, tidy, wire,
 };
 use std::process::{Command, ExitCode, Stdio};
+use urxe_shell::testing::REQUIRE_ROOT;
 use urxe_shell::{
-    Result, build_release, cargo, files_below, is_root, release_binary, root, run, target_directory,
+    Result, build_release, cargo, files_below, is_root, output, release_binary, root, run,
+    target_directory,
 };
 
 /// All crates, with all features but one for tests alone. What checks, builds or runs them takes
@@ -83,7 +85,7 @@ fn sources(report: &mut Report) {
 /// Tests that need nothing but themselves.
 fn fast_tests(report: &mut Report) {
     report.stage("unit tests", None, || {
-        run_cargo(&[&["test"], &WORKSPACE[..], &["--lib", "--bins"]].concat(), &[])
+        run_cargo(&[&["test"], &WORKSPACE[..], &["--lib", "--bins"]].concat(), required_rights())
     });
     report.stage("tests of the crates without I/O", None, || {
         let packages = tidy::crates_without_io().map(|name| format!("--package=urxe-{name}"));
@@ -106,7 +108,7 @@ fn everything_else(report: &mut Report) {
     report.stage("crates as they are published", None, published_crates);
     report.stage("public API since the last release", semver::lacks(), semver::check);
     report.stage("tests", None, || {
-        run_cargo(&[&["test"], &WORKSPACE[..], &["--no-fail-fast"]].concat(), &[])
+        run_cargo(&[&["test"], &WORKSPACE[..], &["--no-fail-fast"]].concat(), required_rights())
     });
     let lacks = lacks_component("clippy");
     report.stage("the client without its features", lacks, client_without_features);
@@ -145,6 +147,17 @@ fn everything_else(report: &mut Report) {
     report.stage("kernel rxe", lacks.clone(), interop::kernel_rxe);
     let lacks = interop::lacks_conform().or(lacks);
     report.stage("conformance of urxe and kernel rxe", lacks, || interop::conform(&[]));
+}
+
+/// What has tests fail that need root and cannot run, where they can: as root, outside of a
+/// container that may not make namespaces.
+fn required_rights() -> &'static [(&'static str, &'static str)] {
+    let mut namespaces = Command::new("unshare");
+    namespaces.args(["--net", "--mount", "true"]);
+    match is_root() && output(&mut namespaces).is_ok() {
+        true => &[(REQUIRE_ROOT, "1")],
+        false => &[],
+    }
 }
 
 fn run_cargo(args: &[&str], env: &[(&str, &str)]) -> Result {

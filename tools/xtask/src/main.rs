@@ -63,8 +63,9 @@ enum Task {
     /// Install urxe in every way that people have, from nothing, in a minimal Debian of its own,
     /// and run programs there as ordinary users. Needs root, and the network where apt is used.
     InstallTest(install_test::Options),
-    /// Check the house rules that no other tool checks: line length, `unsafe` only where it may
-    /// be.
+    /// Check the house rules that no other tool checks: lengths of lines and files, `unsafe` only
+    /// where it may be, documentation of public items, words, names of tests, and whether paths in
+    /// documents and links in clippy.toml lead somewhere.
     Tidy,
     /// Count the rules of `src/conform/rules` and check that each has a test that breaks with it.
     Rules(rules::Options),

@@ -196,15 +196,6 @@ impl Script<'_> {
         self.read_memory(mr, off, len)
     }
 
-    /// Puts bytes into the memory that peers may use.
-    ///
-    /// # Errors
-    /// If the program does not.
-    pub fn fill_memory(&mut self, off: usize, bytes: &[u8]) -> Outcome {
-        let mr = self.handle()?.memory();
-        self.tell_only(&Command::Write { mr, off, hex: to_hex(bytes) })
-    }
-
     /// What stands in the memory that peers may use.
     ///
     /// # Errors

@@ -18,7 +18,7 @@ use urxe_cm::{Manager, Timing};
 use urxe_engine::Tuning;
 use urxe_engine::limits::MAX_RD_ATOMIC;
 use urxe_nic::{Config, Nic, PortEvent};
-use urxe_port::watch::Links;
+use urxe_port::watch::{Link, Links};
 use urxe_port::{AddressSockets, OpenError, Port};
 use urxe_slot::link::{Counts, DeviceState, LinkState};
 use urxe_slot::{DaemonCounters, counts};
@@ -246,44 +246,15 @@ impl RdmaDevice {
         now: Instant,
         links: &Links,
     ) -> (Vec<AddressChange>, Vec<PortEvent>) {
-        let (mut changes, mut events) = (Vec::new(), Vec::new());
         let link = self.made_for.link(links);
         let wanted = self.made_for.addresses(links);
-        let index = link.map(|link| link.index);
+        let shown_before = self.gid_table();
         // ADDR-018, ADDR-023: a socket is of no use on another link, even if the address is the
         // same.
+        let index = link.map(|link| link.index);
         let moved = self.link.index.is_some() && self.link.index != index;
-        let is_wanted = |addr: &IpAddr| wanted.iter().any(|wanted| wanted.addr == *addr);
-        let stays = |addr: &IpAddr| {
-            !moved && wanted.iter().any(|wanted| wanted.addr == *addr && wanted.usable)
-        };
-        let shown_before = self.gid_table();
-        let gids =
-            (0u8..).zip(self.nic.device().gids()).filter_map(|(at, gid)| Some((at, (*gid)?)));
-        let gone: Vec<(u8, IpAddr)> = gids.filter(|(_, addr)| !stays(addr)).collect();
-        for &(at, addr) in &gone {
-            self.nic.remove_address(addr);
-            if let Some(group) = self.groups.remove(&addr) {
-                self.counters.drop_ended_slot += group.dropped();
-            }
-            changes.push(AddressChange::Removed(addr));
-            // ADDR-011: its place stays empty, and the others keep theirs.
-            self.nic.set_gid(at, None);
-            if is_wanted(&addr) && !moved {
-                self.awaited.insert(at, addr);
-            }
-        }
-        self.refused.retain(is_wanted);
-        self.awaited.retain(|_, addr| is_wanted(addr));
-        let mut changed = !gone.is_empty();
-        for wanted in &wanted {
-            if !self.nic.device().gids().contains(&Some(wanted.addr)) {
-                let taken = self.take_address(*wanted);
-                changes.extend(taken.then_some(AddressChange::Added(wanted.addr)));
-                changed |= taken;
-            }
-        }
-        changed |= self.gid_table() != shown_before;
+        let mut changes = self.drop_lost_addresses(&wanted, moved);
+        changes.extend(self.take_new_addresses(&wanted));
 
         // A link-local one may be another machine's as well, on another link.
         let is_unique =
@@ -292,12 +263,10 @@ impl RdmaDevice {
         self.local_addrs = local.filter(is_unique).collect();
         self.nic.set_local_addrs(self.local_addrs.clone());
         if let Some(link) = link {
-            // ADDR-013, ADDR-016
-            self.mtu = path_mtu(link.mtu, self.nic.device().gids().iter().flatten().copied());
-            self.nic.set_active_mtu(self.mtu);
-            self.cm.set_active_mtu(self.mtu);
+            self.follow_link_mtu(link);
         }
-        if changed {
+        let mut events = Vec::new();
+        if !changes.is_empty() || self.gid_table() != shown_before {
             self.counters.gid_changes += 1;
             events.push(PortEvent::GidChange);
             if self.nic.is_blocked() && !self.has_failed {
@@ -305,24 +274,75 @@ impl RdmaDevice {
                 self.has_failed = self.nic.send(now).is_err();
             }
         }
+        events.extend(self.follow_link_state(link));
+        (changes, events)
+    }
+
+    /// Lets go of the addresses that are not to be had any more: of all, if the device has `moved`
+    /// to another link.
+    fn drop_lost_addresses(&mut self, wanted: &[Wanted], moved: bool) -> Vec<AddressChange> {
+        let is_wanted = |addr: &IpAddr| wanted.iter().any(|wanted| wanted.addr == *addr);
+        let stays = |addr: &IpAddr| {
+            !moved && wanted.iter().any(|wanted| wanted.addr == *addr && wanted.usable)
+        };
+        let gids =
+            (0u8..).zip(self.nic.device().gids()).filter_map(|(at, gid)| Some((at, (*gid)?)));
+        let gone: Vec<(u8, IpAddr)> = gids.filter(|(_, addr)| !stays(addr)).collect();
+        for &(at, addr) in &gone {
+            self.nic.remove_address(addr);
+            if let Some(group) = self.groups.remove(&addr) {
+                self.counters.drop_ended_slot += group.dropped();
+            }
+            // ADDR-011: its place stays empty, and the others keep theirs.
+            self.nic.set_gid(at, None);
+            if is_wanted(&addr) && !moved {
+                self.awaited.insert(at, addr);
+            }
+        }
+        self.refused.retain(is_wanted);
+        self.awaited.retain(|_, addr| is_wanted(addr));
+        gone.into_iter().map(|(_, addr)| AddressChange::Removed(addr)).collect()
+    }
+
+    /// Takes the addresses that it has not, as far as they can be had.
+    fn take_new_addresses(&mut self, wanted: &[Wanted]) -> Vec<AddressChange> {
+        let mut changes = Vec::new();
+        for &wanted in wanted {
+            let has_it = self.nic.device().gids().contains(&Some(wanted.addr));
+            if !has_it && self.take_address(wanted) {
+                changes.push(AddressChange::Added(wanted.addr));
+            }
+        }
+        changes
+    }
+
+    fn follow_link_mtu(&mut self, link: &Link) {
+        // ADDR-013, ADDR-016
+        self.mtu = path_mtu(link.mtu, self.nic.device().gids().iter().flatten().copied());
+        self.nic.set_active_mtu(self.mtu);
+        self.cm.set_active_mtu(self.mtu);
+    }
+
+    /// Returns what programs are to be told of it.
+    fn follow_link_state(&mut self, link: Option<&Link>) -> Option<PortEvent> {
         let has_what_it_is_for = match &self.made_for {
             AddressSource::Address(addr) => self.nic.device().gids().contains(&Some(*addr)),
             AddressSource::Interface(_) => true,
         };
         // ADDR-017
         let active = link.is_some_and(|link| link.up) && has_what_it_is_for;
+        let index = link.map(|link| link.index);
         let interface = link.map(|link| link.name.clone()).or(self.link.interface.take());
         let was_active = std::mem::replace(&mut self.link, LinkState { active, interface, index });
         // ADDR-015: only a change is told.
         match (was_active.active, active) {
             (true, false) => {
                 self.counters.port_errors += 1;
-                events.push(PortEvent::Error);
+                Some(PortEvent::Error)
             }
-            (false, true) => events.push(PortEvent::Active),
-            _ => {}
+            (false, true) => Some(PortEvent::Active),
+            _ => None,
         }
-        (changes, events)
     }
 
     /// Takes an address to its place in the GID table: the one that awaits it, or the first hole.

@@ -53,7 +53,7 @@ pub(crate) use change::{Changeable, Changer};
 use hosted::HeldBack;
 use token::Token;
 use upgrade::Upgrades;
-pub(crate) use upgrade::{Control, Upgrader};
+pub(crate) use upgrade::{ControlToPass, Upgrader};
 
 /// The event loop and all that it serves.
 pub(crate) struct EventLoop {

@@ -36,7 +36,7 @@ mod sysfs;
 mod worker;
 
 pub(crate) use event_loop::{
-    Beginning, Changeable, Changer, Control, EventLoop, SavedBroker, Upgrader,
+    Beginning, Changeable, Changer, ControlToPass, EventLoop, SavedBroker, Upgrader,
 };
 pub(crate) use slots::DevicePlan;
 

@@ -217,7 +217,7 @@ impl Slots {
                 None => self.entries[slot].start_again = Some(now + START_PAUSE),
             }
             if self.is_running(slot) {
-                self.failed.push(slot);
+                self.note_failed(slot);
             }
         }
     }
@@ -394,7 +394,7 @@ impl Slots {
             slot,
             "slot {slot} ends, because it lacks an address: {error}"
         );
-        self.failed.push(slot);
+        self.note_failed(slot);
     }
 
     /// Tells a slot something, if it runs.
@@ -402,14 +402,14 @@ impl Slots {
         let link = self.entries.get_mut(slot).and_then(|entry| entry.link.as_mut());
         let Some(link) = link else { return fds.into_iter().for_each(|fd| self.close(fd)) };
         let sent = link.send(now, message, fds);
-        self.note(slot, sent);
+        self.note_link_result(slot, sent);
     }
 
     /// Sends what waits for a slot.
     pub(crate) fn flush(&mut self, now: Instant, slot: usize) {
         if let Some(link) = self.entries.get_mut(slot).and_then(|entry| entry.link.as_mut()) {
             let flushed = link.flush(now);
-            self.note(slot, flushed);
+            self.note_link_result(slot, flushed);
         }
     }
 
@@ -432,24 +432,25 @@ impl Slots {
                 Some(message)
             }
             Err(error) => {
-                self.note(slot, Err(error));
+                self.note_link_result(slot, Err(error));
                 None
             }
         }
     }
 
     /// What became of sending or receiving.
-    fn note(&mut self, slot: usize, result: Result<(), LinkError>) {
+    fn note_link_result(&mut self, slot: usize, result: Result<(), LinkError>) {
         let Err(error) = result else { return };
         // SLOT-003
         if let LinkError::Stuck | LinkError::Channel(_) = error {
             tracing::error!(target: SLOT, slot, "slot {slot} is given up: {error}");
             self.let_worker_go(slot, Why::Stuck);
         }
-        self.has_failed_with(slot);
+        self.note_failed(slot);
     }
 
-    fn has_failed_with(&mut self, slot: usize) {
+    /// Once, however many of its addresses or messages fail in a turn.
+    fn note_failed(&mut self, slot: usize) {
         if !self.failed.contains(&slot) {
             self.failed.push(slot);
         }
@@ -495,21 +496,25 @@ impl Slots {
             self.watch_for_room(slot);
             let entry = &self.entries[slot];
             if entry.end_of_silence().is_some_and(|end| end <= now) {
-                self.note(slot, Err(LinkError::Stuck));
+                self.note_link_result(slot, Err(LinkError::Stuck));
             } else if entry.end_of_idleness().is_some_and(|end| end <= now) {
                 self.let_worker_go(slot, Why::Idle);
                 self.drop_link(now, slot, devices);
             }
         }
-        let slot = self.failed.pop()?;
-        self.let_worker_go(slot, Why::Failed);
-        self.drop_link(now, slot, devices).then_some(slot)
+        while let Some(slot) = self.failed.pop() {
+            self.let_worker_go(slot, Why::Failed);
+            if self.drop_link(now, slot, devices) {
+                return Some(slot);
+            }
+        }
+        None
     }
 
     fn watch_for_room(&mut self, slot: usize) {
         let Some(link) = &mut self.entries[slot].link else { return };
         let watched = link.watch_for_room(&self.watcher.registry, (self.watcher.token_of)(slot));
-        self.note(slot, watched);
+        self.note_link_result(slot, watched);
     }
 
     /// When a slot or a worker is given up, or has nothing to do for long enough.
@@ -562,6 +567,7 @@ impl Slots {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::Ipv4Addr;
 
     /// Workers that do nothing, and hear nothing: the program takes its arguments for seconds.
     fn slots_of_sleepers() -> (mio::Poll, Slots) {
@@ -581,6 +587,22 @@ mod tests {
         (poll, slots.unwrap())
     }
 
+    /// The entry that was left would end the slot that is started in its place.
+    #[test]
+    fn a_slot_that_lacks_several_addresses_ends_once() {
+        let (_poll, mut slots) = slots_of_sleepers();
+        let (now, user) = (Instant::now(), User { uid: 64_003, gid: 64_003 });
+        let slot = slots.place(now, user, &mut []).unwrap();
+        for last in 1..=3 {
+            let addr = Ipv4Addr::new(192, 0, 2, last).into();
+            slots.fail(slot, &OpenError::PortTaken { addr });
+        }
+        assert_eq!(slots.end_of_turn(now, &mut []), Some(slot));
+        assert_eq!(slots.end_of_turn(now, &mut []), None);
+        assert!(!slots.has_failed());
+        slots.end_all();
+    }
+
     /// SLOT-123: nothing sees here that the workers have ended, as if they could not.
     #[test]
     fn a_user_whose_workers_do_not_go_has_no_slots_of_others() {
@@ -588,7 +610,7 @@ mod tests {
         let (now, user) = (Instant::now(), User { uid: 64_001, gid: 64_001 });
         for _ in 0..MAX_WORKERS_LEFT {
             let slot = slots.place(now, user, &mut []).unwrap();
-            slots.note(slot, Err(LinkError::Stuck));
+            slots.note_link_result(slot, Err(LinkError::Stuck));
             while slots.end_of_turn(now, &mut []).is_some() {}
             assert!(!slots.is_running(slot));
         }

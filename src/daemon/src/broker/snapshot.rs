@@ -7,7 +7,7 @@
 use super::BrokerCtx;
 use super::gather::Gatherings;
 use super::slots::Slots;
-use crate::counters::{CmCounters, DeviceCounters};
+use crate::counters::{CmObjectCounters, DeviceCounters};
 use crate::limits::ANSWER_TIMEOUT;
 use mio::Waker;
 use rustix::process::geteuid;
@@ -24,7 +24,7 @@ pub(crate) struct Snapshot {
     /// By number, the broker's own first.
     pub(crate) slots: Vec<SlotSnapshot>,
     /// What programs have of the connection manager.
-    pub(crate) programs: CmCounters,
+    pub(crate) cm_objects: CmObjectCounters,
 }
 
 /// What is counted of a device as a whole.
@@ -183,6 +183,6 @@ impl Open {
             cm: device.cm.counters().clone(),
             counters: device.counters(),
         });
-        Snapshot { devices: devices.collect(), slots, programs: ctx.cm.counters }
+        Snapshot { devices: devices.collect(), slots, cm_objects: ctx.cm.counters }
     }
 }

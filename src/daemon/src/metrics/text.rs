@@ -5,7 +5,7 @@
 //! would seem to go backwards when one ends.
 
 use crate::broker::snapshot::{DeviceSnapshot, SlotSnapshot, Snapshot};
-use crate::counters::{CmCounters, DeviceCounters};
+use crate::counters::{CmObjectCounters, DeviceCounters};
 use std::fmt::{self, Display, Write};
 use urxe_cm::CmCounter;
 use urxe_engine::Counter;
@@ -45,8 +45,8 @@ fn write_all(text: &mut String, snapshot: &Snapshot) -> fmt::Result {
     let device = &mut DeviceCounters::default().iter().map(named);
     counters(text, device, &of_devices(snapshot, |device| values(device.counters.iter())))?;
 
-    let programs = &mut CmCounters::default().iter().map(named);
-    counters(text, programs, &[(String::new(), values(snapshot.programs.iter()))])?;
+    let cm_objects = &mut CmObjectCounters::default().iter().map(named);
+    counters(text, cm_objects, &[(String::new(), values(snapshot.cm_objects.iter()))])?;
     let daemon = &mut DaemonCounters::default().iter().map(named);
     let of_daemon = |slot: &SlotSnapshot| {
         Some((format!("{{{}}}", slot_labels(slot)), slot.counts.first()?.daemon.clone()))
@@ -184,7 +184,7 @@ mod tests {
         Snapshot {
             devices: vec![device("urxe0"), device("mlx5_0")],
             slots: vec![slot(0, 7, 0), slot(3, 1000, 100)],
-            programs: CmCounters::default(),
+            cm_objects: CmObjectCounters::default(),
         }
     }
 

@@ -2,7 +2,7 @@
 //! that goes on with all that is not in this process: slots that are workers, or programs' own.
 //!
 //! ```text
-//!  SIGUSR2 ─► control.rs ─► check.rs   the new program, as a child, reads what it would be given
+//!  SIGUSR2 ─► signals.rs ─► check.rs   the new program, as a child, reads what it would be given
 //!                  │         and says whether it understands that; else all stays as it was
 //!                  ▼
 //!     broker ─► image.rs     all that the broker knows, as bytes in a sealed file

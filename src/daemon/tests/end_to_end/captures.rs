@@ -8,6 +8,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use urxe_daemon::Handle;
 use urxe_port::capture::{Captured, PacketDirection, Record};
+use urxe_shell::testing::needs_root;
 use urxe_shm::control::{CaptureSpec, CaptureStream, MAX_CAPTURE_ITEMS, Reply, Request};
 use urxe_types::{Extra, QpType, Qpn, SendData, SendOp};
 use urxe_wire::{Opcode, Packet};
@@ -225,7 +226,7 @@ fn only_what_was_asked_for_is_captured() {
 #[test]
 fn packets_of_other_users_are_not_shown() {
     if !rustix::process::geteuid().is_root() {
-        return could_not_run("needs root, to be two users");
+        return needs_root("needs root, to be two users");
     }
     see_only_their_own(&start(2));
 }
@@ -233,7 +234,7 @@ fn packets_of_other_users_are_not_shown() {
 #[test]
 fn nor_where_one_slot_serves_all_users() {
     if !rustix::process::geteuid().is_root() {
-        return could_not_run("needs root, to be two users");
+        return needs_root("needs root, to be two users");
     }
     const FAULT: &str = "drop:any:1000000";
     see_only_their_own(&start_with(2, |config| config.fault = Some(FAULT.parse().unwrap())));

@@ -4,7 +4,7 @@
 use rustix::process::{Gid, Uid, geteuid};
 use rustix::thread::{set_thread_gid, set_thread_uid};
 use std::fs::Permissions;
-use std::io::{ErrorKind, Read, Write};
+use std::io::{ErrorKind, Read};
 use std::net::{IpAddr, Ipv4Addr};
 use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -825,12 +825,4 @@ impl Random {
     pub(crate) fn bytes(&mut self, len: usize) -> Vec<u8> {
         (0..len).map(|_| self.next() as u8).collect()
     }
-}
-
-/// Says that a test could not run, and why.
-pub(crate) fn could_not_run(reason: &str) {
-    let thread = std::thread::current();
-    let test = thread.name().unwrap_or("a test");
-    // Not by eprintln: what a passing test prints that way, the harness keeps to itself.
-    let _ = writeln!(std::io::stderr(), "could not run: {test}: {reason}");
 }

@@ -3,6 +3,7 @@
 use crate::harness::*;
 use rustix::io::Errno;
 use urxe_engine::Cause;
+use urxe_shell::testing::needs_root;
 use urxe_shm::control::{
     Cursor, Happening, HistoryPage, HistorySubject, QpHistory, Reply, Request,
 };
@@ -77,7 +78,7 @@ fn a_qp_whose_peer_is_not_there_says_so_also_after_it_has_ended() {
 #[test]
 fn histories_of_other_users_are_not_shown() {
     if !rustix::process::geteuid().is_root() {
-        return could_not_run("needs root, to be two users");
+        return needs_root("needs root, to be two users");
     }
     let daemon = start(1);
     let mut end = End::new(&daemon, 0, Kind::Shared, 4096);

@@ -1,9 +1,7 @@
 //! Programs that run a slot of their own: they work as all do, and what becomes of them is nobody
 //! else's.
 
-use crate::harness::{
-    Client, End, Kind, Running, could_not_run, eventually, fresh_uid, start, start_with,
-};
+use crate::harness::{Client, End, Kind, Running, eventually, fresh_uid, start, start_with};
 use crate::histories::{fail, histories};
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 use std::io::{BufRead, BufReader, Lines, Write};
@@ -13,6 +11,7 @@ use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 use urxe_daemon::limits::{MAX_CAPTURES_OF_USER, MAX_HOSTED_SLOTS};
+use urxe_shell::testing::needs_root;
 use urxe_shm::client::mirror::TableNotes;
 use urxe_shm::control::channel::Channel;
 use urxe_shm::control::{
@@ -139,7 +138,7 @@ fn refusal(mut channel: Channel) -> (i32, String) {
 #[test]
 fn only_programs_of_the_daemons_own_user_have_slots_of_their_own() {
     if !geteuid().is_root() {
-        return could_not_run("it takes the right to be several users");
+        return needs_root("it takes the right to be several users");
     }
     let daemon = start(1);
     let uid = fresh_uid();

@@ -2,14 +2,15 @@
 //! daemon.
 
 use crate::harness::{
-    CAPS, Client, End, Kind, Random, Running, attrs, connected, could_not_run, datagram_attrs,
-    eventually, fresh_addr, fresh_path, start, unreliable_attrs,
+    CAPS, Client, End, Kind, Random, Running, attrs, connected, datagram_attrs, eventually,
+    fresh_addr, fresh_path, start, unreliable_attrs,
 };
 use rustix::fs::MemfdFlags;
 use rustix::process::geteuid;
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsFd;
 use std::process::{Command, Stdio};
+use urxe_shell::testing::needs_root;
 use urxe_shm::control::event::{CQ_ERR, EventRecord, QP_FATAL, RECORD_LEN};
 use urxe_shm::control::{Backing, Reply, Request, WhyCopied};
 use urxe_shm::memory::region::{Mapping, create_memfd};
@@ -146,7 +147,7 @@ fn a_killed_program_is_buried_while_its_packets_are_still_flying() {
 #[test]
 fn programs_in_another_pid_namespace_are_served() {
     if !geteuid().is_root() {
-        return could_not_run("only root may make a pid namespace");
+        return needs_root("only root may make a pid namespace");
     }
     let socket = fresh_path();
     let mut command = Command::new("unshare");
@@ -156,7 +157,7 @@ fn programs_in_another_pid_namespace_are_served() {
     let mut line = String::new();
     BufReader::new(daemon.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
     if line.is_empty() {
-        return could_not_run("unshare cannot make a pid namespace");
+        return needs_root("unshare cannot make a pid namespace");
     }
     for kind in [Kind::Shared, Kind::Process] {
         let end = || End::at(&socket, "urxe0", kind, MIB);

@@ -3,9 +3,7 @@
 
 use crate::cm_client::{Caller, param};
 use crate::connections::converse;
-use crate::harness::{
-    Client, End, Kind, Running, attrs, av, could_not_run, eventually, fresh_path, read_events,
-};
+use crate::harness::{Client, End, Kind, Running, attrs, av, eventually, fresh_path, read_events};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 use std::io::{BufRead, BufReader};
@@ -14,6 +12,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+use urxe_shell::testing::{could_not_run, needs_root};
 use urxe_shm::control::event::{EventRecord, GID_CHANGE, PORT_ACTIVE, PORT_ERR};
 use urxe_shm::control::{CmEventKind, CmIdHandle, CmPortSpace, CmRequest};
 use urxe_shm::control::{ContextHandle, PortAttr, Reply, Request};
@@ -34,7 +33,7 @@ impl Host {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("urxed-test-{}-{number}", std::process::id());
         if !geteuid().is_root() {
-            could_not_run("namespaces need root");
+            needs_root("namespaces need root");
             return None;
         }
         let host = Host { name, daemon: None, socket: fresh_path() };

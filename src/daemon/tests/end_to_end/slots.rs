@@ -1,8 +1,6 @@
 //! Several slots: from outside one daemon, and inside nobody is in another's way.
 
-use crate::harness::{
-    Client, End, Kind, Running, connected, could_not_run, eventually, fresh_path, start_with,
-};
+use crate::harness::{Client, End, Kind, Running, connected, eventually, fresh_path, start_with};
 use crate::startup::{signal, urxed_at};
 use rustix::net::sockopt::set_socket_linger;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
@@ -17,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use urxe_daemon::Handle;
 use urxe_daemon::limits::MAX_SESSIONS;
+use urxe_shell::testing::{could_not_run, needs_root};
 use urxe_shm::control::channel::{Channel, ChannelError};
 use urxe_shm::control::{
     CmReply, CmRequest, MAX_FDS, MAX_MESSAGE, Reply, Request, ResourceKind, encode,
@@ -352,7 +351,7 @@ fn descriptors_of_refused_programs_hold_up_no_other() {
 #[test]
 fn one_user_with_all_sessions_that_it_may_have_keeps_no_other_out() {
     if !geteuid().is_root() {
-        return could_not_run("two users need root");
+        return needs_root("two users need root");
     }
     let daemon = Stoppable::new();
     let mut first = Client::connect(&daemon.socket);

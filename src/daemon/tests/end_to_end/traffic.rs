@@ -1,9 +1,13 @@
 //! Data between two daemons, over real sockets: every operation, both kinds of memory.
 
 use crate::harness::{Kind, attrs, connected, eventually, pattern, start};
+use std::net::{Ipv6Addr, UdpSocket};
+use urxe_port::OpenError;
+use urxe_shell::testing::{could_not_run, needs_root};
 use urxe_shm::control::event::{COMPLETION, EventRecord, RECORD_LEN};
 use urxe_shm::ring::layout::WC_WITH_IMM;
 use urxe_types::{Extra, QpAttr, QpState, SendData, SendOp, WcOpcode};
+use urxe_wire::ROCE_PORT;
 
 const MIB: usize = 1 << 20;
 
@@ -197,16 +201,13 @@ fn two_devices_of_one_daemon_and_one_device_with_itself() {
 
 #[test]
 fn over_ipv6_as_well() {
-    let daemon = match urxe_daemon::Daemon::start({
-        let mut config = urxe_daemon::Config::new(["::1".parse().unwrap()]);
-        config.socket = crate::harness::fresh_path();
-        config
-    }) {
-        Ok(daemon) => daemon,
-        // Somebody else has it, or this machine has no IPv6: nothing to see here.
-        Err(urxe_daemon::StartError::Port(error)) => return eprintln!("left out: {error}"),
-        Err(error) => panic!("{error}"),
-    };
+    // Somebody else has it, or this machine has no IPv6.
+    if let Err(error) = UdpSocket::bind((Ipv6Addr::LOCALHOST, ROCE_PORT)) {
+        return could_not_run(&format!("UDP port {ROCE_PORT} of ::1: {error}"));
+    }
+    let mut config = urxe_daemon::Config::new([Ipv6Addr::LOCALHOST.into()]);
+    config.socket = crate::harness::fresh_path();
+    let daemon = urxe_daemon::Daemon::start(config).unwrap();
     let (mut a, mut b) = connected(&daemon, &daemon, Kind::Shared, 100_000);
     let data = pattern(100_000, 6);
     a.mr.write(0, &data);
@@ -305,10 +306,10 @@ fn over_raw_sockets_as_well() {
     config.socket = crate::harness::fresh_path();
     config.port_backend = urxe_daemon::PortBackend::Raw;
     let raw = match urxe_daemon::Daemon::start(config) {
-        Ok(daemon) => daemon,
-        // An ordinary user: nothing to see here.
-        Err(urxe_daemon::StartError::Port(error)) => return eprintln!("left out: {error}"),
-        Err(error) => panic!("{error}"),
+        Err(urxe_daemon::StartError::Port(error @ OpenError::NoPrivilege)) => {
+            return needs_root(&error.to_string());
+        }
+        started => started.unwrap(),
     };
     let udp = start(1);
     for (first, second) in [(&raw, &udp), (&udp, &raw)] {

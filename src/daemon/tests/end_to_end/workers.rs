@@ -3,8 +3,8 @@
 
 use crate::datagrams::fresh_group;
 use crate::harness::{
-    Client, End, Kind, QKEY, Running, av, could_not_run, datagram_attrs, eventually, fresh_path,
-    fresh_uid, start_with,
+    Client, End, Kind, QKEY, Running, av, datagram_attrs, eventually, fresh_path, fresh_uid,
+    start_with,
 };
 use crate::histories::{fail, histories};
 use crate::startup::{copy_with, signal, urxed_with};
@@ -19,6 +19,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 use urxe_daemon::{Handle, PortBackend};
+use urxe_shell::testing::{could_not_run, needs_root};
 use urxe_shm::control::{Happening, HistoryEntry, HistorySubject, Reply, Request, ResourceKind};
 use urxe_types::{
     DatagramPath, Destination, Extra, QpState, QpType, Qpn, SendData, SendOp, SlotId,
@@ -28,7 +29,7 @@ use urxe_types::{
 pub(crate) fn is_root() -> bool {
     let is_root = geteuid().is_root();
     if !is_root {
-        could_not_run("it takes the right to be several users");
+        needs_root("it takes the right to be several users");
     }
     is_root
 }

@@ -3,10 +3,11 @@
 mod group;
 
 use super::*;
-use crate::testing::network::{Cable, could_not_run};
+use crate::testing::network::Cable;
 use crate::testing::*;
 use crate::udp::{UdpOptions, UdpPort};
 use std::net::SocketAddr;
+use urxe_shell::testing::needs_root;
 use urxe_wire::icrc::Verdict;
 use urxe_wire::{Ident, Opcode, ROCE_PORT};
 
@@ -14,7 +15,7 @@ use urxe_wire::{Ident, Opcode, ROCE_PORT};
 fn open_raw(addr: IpAddr, first_ident: Option<u16>) -> Option<RawPort> {
     match RawPort::open(addr, &RawOptions { first_ident, ..RawOptions::default() }) {
         Err(error @ OpenError::NoPrivilege) => {
-            could_not_run(&error.to_string());
+            needs_root(&error.to_string());
             None
         }
         other => Some(other.unwrap()),

@@ -1,12 +1,12 @@
 //! Networks made for a test: two namespaces with a veth pair between them.
 
 use crate::sys;
-use std::io::Write;
 use std::net::IpAddr;
 use std::process::Command;
 use std::sync::mpsc::{self, Sender};
 use std::thread;
 use std::time::Duration;
+use urxe_shell::testing::needs_root;
 
 type Task = Box<dyn FnOnce() + Send>;
 
@@ -32,7 +32,7 @@ impl Namespace {
         match start.recv().unwrap() {
             Ok(thread_id) => Some(Namespace { tasks, thread_id }),
             Err(error) => {
-                could_not_run(&format!("making a network namespace: {error}"));
+                needs_root(&format!("making a network namespace: {error}"));
                 None
             }
         }
@@ -129,14 +129,4 @@ const fn v4(host: u8) -> IpAddr {
 
 const fn v6(host: u16) -> IpAddr {
     IpAddr::V6(std::net::Ipv6Addr::new(0xfd47, 0x91, 0, 0, 0, 0, 0, host))
-}
-
-/// Says that a test could not run, and why; with `URXE_REQUIRE_ROOT=1` that is a failure.
-pub(crate) fn could_not_run(reason: &str) {
-    let thread = thread::current();
-    let test = thread.name().unwrap_or("a test");
-    // Not by eprintln: what a passing test prints that way, the harness keeps to itself.
-    let _ = writeln!(std::io::stderr(), "could not run: {test}: {reason}");
-    let required = std::env::var_os("URXE_REQUIRE_ROOT").is_some_and(|value| value == "1");
-    assert!(!required, "URXE_REQUIRE_ROOT=1, but: {reason}");
 }

@@ -10,9 +10,8 @@
 //! first: the kernel joins only datagrams of one traffic class and hop limit, so none loses its
 //! mark. (Since Linux 6.9 and the stable kernels of May 2024, "net: gro: add flush check in
 //! udp_gro_receive_segment". Before, only the first mark of what was joined counted.) The
-//! identification is not shown; two
-//! urxe guess each other's, other peers' is recovered from the ICRC (see the crate's
-//! documentation).
+//! identification is not shown; two urxe guess each other's, other peers' is recovered from the
+//! ICRC (see the crate's documentation).
 //!
 //! What ICMP says of what was sent from a source port of the pool is read with the next send from
 //! there; those of port 4791, which receives, are not asked for it: an error would keep it ready.

@@ -7,9 +7,10 @@ mod source_ports;
 
 use super::*;
 use crate::sys::option;
-use crate::testing::network::{Cable, could_not_run};
+use crate::testing::network::Cable;
 use crate::testing::*;
 use std::net::Ipv6Addr;
+use urxe_shell::testing::could_not_run;
 use urxe_wire::Opcode;
 use urxe_wire::icrc::Verdict;
 

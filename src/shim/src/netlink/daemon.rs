@@ -4,6 +4,7 @@
 use crate::refused::{Refused, errno_of};
 use crate::session;
 use rustix::io::Errno;
+use urxe_shm::client::program_name;
 use urxe_shm::control::channel::{Channel, ChannelError};
 use urxe_shm::control::{Cursor, Reply, Request, Resource, ResourceKind};
 
@@ -15,7 +16,7 @@ pub(super) struct Daemon {
 impl Daemon {
     pub(super) fn connect() -> Result<Daemon, Refused> {
         let mut daemon = Daemon { channel: session::connect()? };
-        let hello = Request::Hello { program: session::program_name() };
+        let hello = Request::Hello { program: program_name() };
         match daemon.call(&hello)? {
             Reply::Hello { .. } => Ok(daemon),
             _ => Err(Errno::IO.into()),
@@ -35,8 +36,7 @@ impl Daemon {
                 return Err(Errno::IO.into());
             };
             all.extend(page.resources);
-            // Each page must advance, or a faulty daemon would keep the program here.
-            match page.next.filter(|next| *next > from) {
+            match from.advanced_to(page.next) {
                 Some(next) => from = next,
                 None => return Ok(all),
             }

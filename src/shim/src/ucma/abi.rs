@@ -3,6 +3,7 @@
 use crate::kernel::kernel_structs;
 use crate::uverbs::abi::AhAttr;
 pub(super) use crate::uverbs::abi::UserQpAttr as QpAttr;
+use urxe_shm::control::CM_MAX_PRIVATE_DATA;
 
 /// `struct sockaddr_in6`, in which the address of either family lies in older commands.
 pub(super) type SockaddrIn6 = [u8; 28];
@@ -11,7 +12,7 @@ pub(super) type SockaddrIn6 = [u8; 28];
 pub(super) type SockaddrStorage = [u8; 128];
 
 /// Room for private data.
-pub(super) const PRIVATE_DATA: usize = 256;
+pub(super) const PRIVATE_DATA: usize = CM_MAX_PRIVATE_DATA;
 
 kernel_structs! {
     /// What every command begins with.

@@ -13,8 +13,8 @@
 
 use super::LOWEST_DESCRIPTOR;
 use super::file_identity::FileIdentity;
-use super::own_thread::without_signals;
 use crate::control::channel::{Channel, renumbered};
+use crate::signals::SignalsBlocked;
 use parking_lot::Mutex;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, shutdown, socketpair};
@@ -87,8 +87,10 @@ impl MirrorThread {
         let run = move || keep(Channel::new(other), notes);
         numbers.into_iter().for_each(notes.opened);
         let builder = thread::Builder::new().name("urxe-mirror".into());
-        let thread = without_signals(|| builder.spawn(run))
-            .inspect_err(|_| numbers.into_iter().for_each(notes.closing))?;
+        let signals = SignalsBlocked::all_but_faults();
+        let spawned = builder.spawn(run);
+        drop(signals);
+        let thread = spawned.inspect_err(|_| numbers.into_iter().for_each(notes.closing))?;
         let process = std::process::id();
         Ok((own, MirrorThread { thread: Some(thread), end: Kept::new(end), notes, process }))
     }

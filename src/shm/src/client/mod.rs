@@ -36,12 +36,20 @@ use rustix::io::Errno;
 use rustix::net::Shutdown;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// In a program that knows nothing of us our own descriptors are numbered from here on, out of the
 /// way of programs that count on low numbers, or close them all.
 pub const LOWEST_DESCRIPTOR: RawFd = 512;
+
+/// The name of this program, for [`Connection::new`]: that which it was called by.
+pub fn program_name() -> String {
+    let name = std::env::args_os().next().unwrap_or_default();
+    let name = Path::new(&name).file_name().unwrap_or_default();
+    name.to_string_lossy().into_owned()
+}
 
 /// A request was not done.
 #[derive(Debug, thiserror::Error)]

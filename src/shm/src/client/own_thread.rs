@@ -10,16 +10,14 @@
 //! To have a table of its own the thread begins with a copy of the program's and closes that. For
 //! the moment in between, all that the program has open is open twice.
 
+use crate::descriptor_table::{close_all_but, unshare};
+use crate::signals::SignalsBlocked;
 use rustix::fs::{Mode, OFlags};
 use rustix::thread::Pid;
 use std::io;
-use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::mpsc;
 use std::thread;
-
-/// The signals of memory that is not there.
-pub(super) const FAULTS: [libc::c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
 
 /// The first number behind those of the standard streams.
 const FIRST: RawFd = 3;
@@ -48,32 +46,13 @@ pub fn spawn<const N: usize>(
             Err(error) => drop(tell.send(Err(error))),
         }
     };
-    let spawned = without_signals(|| thread::Builder::new().name(name.into()).spawn(run));
+    let signals = SignalsBlocked::all_but_faults();
+    let spawned = thread::Builder::new().name(name.into()).spawn(run);
+    drop(signals);
     spawned?;
     let done = told.recv().unwrap_or_else(|_| Err(io::Error::other("the thread has ended")));
     drop(descriptors);
     done
-}
-
-/// Does something in whose threads no signal is delivered.
-pub(super) fn without_signals<T>(begin: impl FnOnce() -> T) -> T {
-    let mut all = MaybeUninit::uninit();
-    let mut before = MaybeUninit::uninit();
-    // SAFETY: both are sets of signals that are written to, the first of them before it is read.
-    // That no signal is delivered to this thread meanwhile delays them.
-    let is_set = unsafe {
-        libc::sigfillset(all.as_mut_ptr());
-        for signal in FAULTS {
-            libc::sigdelset(all.as_mut_ptr(), signal);
-        }
-        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr()) == 0
-    };
-    let begun = begin();
-    if is_set {
-        // SAFETY: it was written to when the other one was set.
-        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut()) };
-    }
-    begun
 }
 
 /// Gives this thread a table of its own, with some of the descriptors and empty standard streams.
@@ -83,7 +62,7 @@ fn leave_descriptors<const N: usize>(
 ) -> io::Result<[OwnedFd; N]> {
     // OWN-008: all numbers stay what they are for the other threads. Here, nothing but this
     // function knows any of them.
-    close_range(libc::c_uint::MAX, libc::c_uint::MAX, libc::CLOSE_RANGE_UNSHARE)?;
+    unshare(RawFd::MAX)?;
     let mut own = Vec::with_capacity(N);
     for fd in kept {
         own.push(rustix::io::fcntl_dupfd_cloexec(fd, FIRST)?);
@@ -101,16 +80,10 @@ fn leave_descriptors<const N: usize>(
     rustix::stdio::dup2_stderr(&null)?;
     // It is among what is closed now.
     let _ = null.into_raw_fd();
-    let mut numbers: Vec<_> = own.iter().map(|fd| fd.as_raw_fd() as libc::c_uint).collect();
+    let mut numbers: Vec<_> = own.iter().map(AsRawFd::as_raw_fd).collect();
     numbers.sort_unstable();
-    let mut from = FIRST as libc::c_uint;
-    for number in numbers {
-        if number > from {
-            close_range(from, number - 1, 0)?;
-        }
-        from = number + 1;
-    }
-    close_range(from, libc::c_uint::MAX, 0)?;
+    // SAFETY: the table is the calling thread's own, of which nobody owns anything but these.
+    unsafe { close_all_but(FIRST, &numbers)? };
     own.try_into().map_err(|_| io::Error::other("another number of descriptors"))
 }
 
@@ -124,18 +97,10 @@ fn is_open_in(thread: Pid, descriptor: &OwnedFd) -> io::Result<bool> {
     Ok(other.is_ok_and(|other| other == own))
 }
 
-fn close_range(first: libc::c_uint, last: libc::c_uint, flags: libc::c_uint) -> io::Result<()> {
-    // SAFETY: the call takes no pointer. What it closes is in a table that only this thread has,
-    // and of which nobody owns anything but what the caller keeps out of the range.
-    match unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::signals::FAULTS;
     use std::os::fd::AsFd;
 
     /// What a thread of ours finds.

@@ -1,6 +1,6 @@
 //! What a thread of the program has to have in order to do work of ours while it polls.
 
-use super::own_thread::FAULTS;
+use crate::signals::is_fault_blocked;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
@@ -22,7 +22,7 @@ pub fn has_room() -> bool {
 }
 
 fn room() -> Range<usize> {
-    let Some(stack) = stack().filter(|_| faults_are_unblocked()) else { return 0..0 };
+    let Some(stack) = stack().filter(|_| !is_fault_blocked()) else { return 0..0 };
     stack.start.saturating_add(STACK)..stack.end
 }
 
@@ -39,15 +39,6 @@ fn stack() -> Option<Range<usize>> {
         }
     };
     is_known.then(|| lowest.addr()..lowest.addr().saturating_add(size))
-}
-
-fn faults_are_unblocked() -> bool {
-    let mut blocked = MaybeUninit::uninit();
-    // SAFETY: without a set nothing is changed, and the present one is written before it is read.
-    unsafe {
-        libc::pthread_sigmask(libc::SIG_SETMASK, std::ptr::null(), blocked.as_mut_ptr()) == 0
-            && FAULTS.iter().all(|&fault| libc::sigismember(blocked.as_ptr(), fault) == 0)
-    }
 }
 
 #[cfg(test)]

@@ -9,11 +9,12 @@
 //! must not be the last, or it would be the one that waits: while one begins, nothing is closed.
 
 use crate::control::MAX_FDS;
+use crate::descriptor_table::{close_all_but, unshare};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pipe::{PipeFlags, pipe_with};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -147,7 +148,7 @@ fn close_all(descriptors: &Receiver<OwnedFd>, open: &AtomicUsize) {
 /// Closes descriptors, by a thread that nobody waits for. If there can be no such thread, they are
 /// closed here.
 pub fn close_by_exit(descriptors: Vec<OwnedFd>) {
-    let mut numbers: Vec<u32> = descriptors.iter().map(|fd| fd.as_raw_fd() as u32).collect();
+    let mut numbers: Vec<RawFd> = descriptors.iter().map(AsRawFd::as_raw_fd).collect();
     numbers.sort_unstable();
     let (taken, until_taken) = channel::<()>();
     let (dropped, until_dropped) = channel::<()>();
@@ -170,28 +171,12 @@ pub fn close_by_exit(descriptors: Vec<OwnedFd>) {
 
 /// Gives the calling thread a descriptor table of its own, with nothing but these, which are in
 /// order.
-fn keep_only(numbers: &[u32]) -> io::Result<()> {
+fn keep_only(numbers: &[RawFd]) -> io::Result<()> {
     let Some(last) = numbers.last() else { return Ok(()) };
     // First the copy, which has none above.
-    close_range(last + 1, u32::MAX, libc::CLOSE_RANGE_UNSHARE as i32)?;
-    let mut next = 0;
-    for &number in numbers {
-        if next < number {
-            close_range(next, number - 1, 0)?;
-        }
-        next = number + 1;
-    }
-    Ok(())
-}
-
-fn close_range(first: u32, last: u32, flags: i32) -> io::Result<()> {
-    // SAFETY: the call touches no memory. The descriptors that it closes are those of the calling
-    // thread's own table, of which nothing in this process knows: the first call gives it one, and
-    // if that fails, no other follows.
-    match unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
+    unshare(last + 1)?;
+    // SAFETY: the table is the calling thread's own now, which knows of nothing in it.
+    unsafe { close_all_but(0, numbers) }
 }
 
 #[cfg(test)]

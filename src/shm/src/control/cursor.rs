@@ -12,3 +12,12 @@ pub struct Cursor {
     /// Behind this number of that part; `None`: from its first one on.
     pub after: Option<u32>,
 }
+
+impl Cursor {
+    /// The next page of who has had the one from here on, if there is one. One that brings no
+    /// further is none, or a faulty daemon would keep its programs asking for ever.
+    #[must_use]
+    pub fn advanced_to(self, next: Option<Cursor>) -> Option<Cursor> {
+        next.filter(|next| *next > self)
+    }
+}

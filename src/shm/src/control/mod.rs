@@ -73,7 +73,7 @@ pub const PROTOCOL_VERSION: u16 = 11;
 /// Unix socket takes at once by default.
 pub const MAX_MESSAGE: usize = 64 * 1024;
 
-/// Most file descriptors that travel with one message: the [`Reply::Hello`] has two, everything
-/// else between program and daemon at most one; within the daemon the sockets of an address are
-/// three.
+/// Most file descriptors that travel with one message: [`Reply::Hello`] and [`Reply::HostSlot`]
+/// have two, everything else between program and daemon at most one; within the daemon the sockets
+/// of an address are three.
 pub const MAX_FDS: usize = 3;

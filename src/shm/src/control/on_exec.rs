@@ -1,9 +1,11 @@
 //! Which descriptors a program has that this process executes.
 
+use crate::descriptor_table;
 use std::io;
+use std::os::fd::RawFd;
 
 /// The first descriptor that is not standard input, output or error.
-const FIRST: libc::c_uint = 3;
+const FIRST: RawFd = 3;
 
 /// Has all descriptors but standard input, output and error closed when another program is
 /// executed, whoever opened them: what this process has of its programs is not for those that it
@@ -12,13 +14,7 @@ const FIRST: libc::c_uint = 3;
 /// # Errors
 /// If the kernel cannot do it (Linux before 5.11).
 pub fn close_on_exec() -> io::Result<()> {
-    let (last, flags) = (libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC);
-    // SAFETY: the call takes no pointer, and no descriptor is closed by it: each stays what it is
-    // for whoever owns it in this process.
-    match unsafe { libc::syscall(libc::SYS_close_range, FIRST, last, flags) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
+    descriptor_table::close_on_exec(FIRST)
 }
 
 #[cfg(test)]

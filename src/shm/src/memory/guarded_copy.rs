@@ -15,14 +15,11 @@
 //!
 //! Debuggers stop at the signal as at any other; to go on is right.
 
-use libc::{SIGBUS, SIGSEGV, c_int, c_void, siginfo_t};
+use crate::signals::{FAULTS, is_fault_blocked};
+use libc::{c_int, c_void, siginfo_t};
 use std::mem::MaybeUninit;
 use std::sync::Once;
 use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
-
-/// The signals of memory that is not there: of addresses without a page, and of pages without
-/// bytes.
-pub(crate) const SIGNALS: [c_int; 2] = [SIGSEGV, SIGBUS];
 
 /// Copies bytes forward, and returns how many were not copied, because they, or their place, are
 /// not there: 0, unless [`is_guarded`] and that is so. Stores are made in the order of the bytes,
@@ -120,7 +117,7 @@ struct Behind {
     mask: AtomicU64,
 }
 
-/// By the order of [`SIGNALS`].
+/// By the order of [`FAULTS`].
 static BEHIND: [Behind; 2] = [const { Behind::new() }; 2];
 
 /// What a signal is handled by; a union in C.
@@ -135,7 +132,7 @@ impl Behind {
     }
 
     fn of(signal: c_int) -> Option<&'static Behind> {
-        SIGNALS.iter().zip(&BEHIND).find(|&(of, _)| *of == signal).map(|(_, behind)| behind)
+        FAULTS.iter().zip(&BEHIND).find(|&(of, _)| *of == signal).map(|(_, behind)| behind)
     }
 
     fn set(&self, action: &libc::sigaction) {
@@ -162,7 +159,7 @@ impl Behind {
 pub(crate) fn install() {
     static ONCE: Once = Once::new();
     if cfg!(target_arch = "x86_64") {
-        ONCE.call_once(|| SIGNALS.into_iter().zip(&BEHIND).for_each(|(s, b)| install_one(s, b)));
+        ONCE.call_once(|| FAULTS.into_iter().zip(&BEHIND).for_each(|(s, b)| install_one(s, b)));
     }
 }
 
@@ -232,17 +229,7 @@ fn is_called(signal: c_int) -> bool {
 /// Whether a fault of [`copy`] in this thread would be noticed: the kernel calls our handler first,
 /// and may call it. Three system calls.
 pub(crate) fn is_guarded() -> bool {
-    SIGNALS.into_iter().all(is_called) && !is_blocked()
-}
-
-/// Whether this thread lets one of the signals wait. Of a fault, that would be the end.
-fn is_blocked() -> bool {
-    let mut blocked = MaybeUninit::uninit();
-    // SAFETY: it only asks, and writes to what is ours, which is read then.
-    unsafe {
-        libc::pthread_sigmask(libc::SIG_BLOCK, std::ptr::null(), blocked.as_mut_ptr()) != 0
-            || SIGNALS.into_iter().any(|s| libc::sigismember(blocked.as_ptr(), s) != 0)
-    }
+    FAULTS.into_iter().all(is_called) && !is_fault_blocked()
 }
 
 /// The handler of both signals.
@@ -326,6 +313,7 @@ fn end(signal: c_int, is_fault: bool) {
 #[cfg(all(test, target_arch = "x86_64"))]
 mod tests {
     use super::*;
+    use libc::{SIGBUS, SIGSEGV};
     use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
     use std::os::unix::process::ExitStatusExt;
     use std::process::{Command, ExitStatus};

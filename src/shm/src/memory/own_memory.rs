@@ -15,6 +15,7 @@ use crate::memory::guarded_copy;
 use crate::memory::process_memory::Fault;
 use crate::memory::store_order::{body_len, first_number, last_word};
 use rustix::io::Errno;
+use std::io;
 
 /// How memory of this process is copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,17 +40,17 @@ impl CopyMethod {
     /// # Errors
     /// Where the first byte is that was not copied, or, by loads and stores, up to 63 before that.
     pub fn read(self, addr: u64, buf: &mut [u8]) -> Result<(), Fault> {
-        let copied = match self {
+        match self {
             CopyMethod::Guarded => {
                 let source = std::ptr::with_exposed_provenance(addr as usize);
                 // SAFETY: the buffer is ours alone. What is at the source may be changed meanwhile
                 // by whoever knows it, as of memory that is shared with another process
                 // ([`region`](super::region)), and a fault is noticed.
-                buf.len() - unsafe { guarded_copy::copy(buf.as_mut_ptr(), source, buf.len()) }
+                let left = unsafe { guarded_copy::copy(buf.as_mut_ptr(), source, buf.len()) };
+                all_or_fault(addr, buf.len(), left)
             }
             CopyMethod::SystemCalls => read_by_call(addr, buf),
-        };
-        all_or_fault(copied, addr, buf.len())
+        }
     }
 
     /// Copies into memory of this process: after what was stored before, and the last bytes last.
@@ -58,11 +59,10 @@ impl CopyMethod {
     /// As for [`read`](Self::read). All bytes before are written.
     pub fn write(self, addr: u64, data: &[u8]) -> Result<(), Fault> {
         // OWN-020, ORDER-002
-        let copied = match self {
+        match self {
             CopyMethod::Guarded => write_guarded(addr, data),
             CopyMethod::SystemCalls => write_by_call(addr, data, body_len(addr, data.len())),
-        };
-        all_or_fault(copied, addr, data.len())
+        }
     }
 }
 
@@ -71,21 +71,20 @@ impl CopyMethod {
 pub fn prepare() -> bool {
     guarded_copy::install();
     let (word, mut found) = (1u64.to_ne_bytes(), [0; 8]);
-    let addr = |word: *const [u8; 8]| word.expose_provenance() as u64;
-    CopyMethod::SystemCalls.read(addr(&word), &mut found).is_ok()
-        && CopyMethod::SystemCalls.write(addr(&found), &word).is_ok()
+    let source = (&raw const word).expose_provenance() as u64;
+    let is_readable = CopyMethod::SystemCalls.read(source, &mut found).is_ok();
+    // Taken after the last use of `found` itself: the system writes there.
+    let target = (&raw mut found).expose_provenance() as u64;
+    is_readable && CopyMethod::SystemCalls.write(target, &word).is_ok()
 }
 
-fn all_or_fault(copied: usize, addr: u64, len: usize) -> Result<(), Fault> {
-    if copied == len {
-        return Ok(());
-    }
-    let addr = addr.wrapping_add(copied as u64);
-    Err(Fault { addr, len: len - copied, errno: Errno::FAULT })
+/// What came of a guarded copy of which so much is left.
+fn all_or_fault(addr: u64, len: usize, left: usize) -> Result<(), Fault> {
+    let addr = addr.wrapping_add((len - left) as u64);
+    if left == 0 { Ok(()) } else { Err(Fault { addr, len: left, errno: Errno::FAULT }) }
 }
 
-/// Returns how many bytes were copied.
-fn write_guarded(addr: u64, data: &[u8]) -> usize {
+fn write_guarded(addr: u64, data: &[u8]) -> Result<(), Fault> {
     // One stretch of any length, and then the numbers of the last word.
     let (mut done, mut len) = (0, last_word(addr, data.len()));
     loop {
@@ -96,30 +95,27 @@ fn write_guarded(addr: u64, data: &[u8]) -> usize {
         let left = unsafe { guarded_copy::copy(target, data[done..].as_ptr(), len) };
         done += len - left;
         if left > 0 || done == data.len() {
-            return done;
+            return all_or_fault(addr, data.len(), data.len() - done);
         }
         len = first_number(addr.wrapping_add(done as u64), data.len() - done);
     }
 }
 
-/// Returns how many bytes were read.
-fn read_by_call(addr: u64, buf: &mut [u8]) -> usize {
+fn read_by_call(addr: u64, buf: &mut [u8]) -> Result<(), Fault> {
     let mut done = 0;
     while let Some(rest) = buf.get_mut(done..).filter(|rest| !rest.is_empty()) {
         let local = libc::iovec { iov_base: rest.as_mut_ptr().cast(), iov_len: rest.len() };
-        let there = there(addr.wrapping_add(done as u64), rest.len());
+        let at = addr.wrapping_add(done as u64);
+        let there = there(at, rest.len());
         // SAFETY: the one is a buffer of ours; of the other, the system finds out what is there.
         let step = unsafe { libc::process_vm_readv(own_pid(), &local, 1, &there, 1, 0) };
-        match step {
-            1.. => done += step as usize,
-            _ => break,
-        }
+        done += progress(step, at, rest.len())?;
     }
-    done
+    Ok(())
 }
 
-/// Returns how many bytes were written: those before `body_len`, and then the others.
-fn write_by_call(addr: u64, data: &[u8], body_len: usize) -> usize {
+/// Writes the bytes before `body_len`, and then the others.
+fn write_by_call(addr: u64, data: &[u8], body_len: usize) -> Result<(), Fault> {
     let mut done = 0;
     while done < data.len() {
         let (body, tail) = data[done..].split_at(body_len.saturating_sub(done));
@@ -127,16 +123,27 @@ fn write_by_call(addr: u64, data: &[u8], body_len: usize) -> usize {
             iov_base: part.as_ptr().cast_mut().cast(),
             iov_len: part.len(),
         });
-        let there = there(addr.wrapping_add(done as u64), data.len() - done);
+        let at = addr.wrapping_add(done as u64);
+        let there = there(at, data.len() - done);
         // SAFETY: the one is data of ours, which is only read; of the other, the system finds out
-        // what is there, and the program knows that it changes.
+        // what is there. Its address was exposed by whoever gives it to be written to: the program,
+        // which has given it to its device and knows that it changes, or `prepare`.
         let step = unsafe { libc::process_vm_writev(own_pid(), local.as_ptr(), 2, &there, 1, 0) };
-        match step {
-            1.. => done += step as usize,
-            _ => break,
+        done += progress(step, at, data.len() - done)?;
+    }
+    Ok(())
+}
+
+/// How many bytes a call has copied of so many that were left.
+fn progress(step: isize, addr: u64, left: usize) -> Result<usize, Fault> {
+    match step {
+        1.. => Ok(step as usize),
+        0 => Err(Fault { addr, len: left, errno: Errno::FAULT }),
+        _ => {
+            let errno = Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::FAULT);
+            Err(Fault { addr, len: left, errno })
         }
     }
-    done
 }
 
 fn there(addr: u64, len: usize) -> libc::iovec {

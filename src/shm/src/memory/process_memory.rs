@@ -202,6 +202,7 @@ mod tests {
     use crate::memory::region::create_memfd;
     use crate::memory::remap::write_protect::register;
     use rustix::mm::{MapFlags, ProtFlags, UserfaultfdFlags, userfaultfd};
+    use urxe_shell::testing::{could_not_run, needs_root};
 
     /// Two pages of which only the first can be accessed, and it as `rights` say.
     struct Pages {
@@ -412,8 +413,7 @@ mod tests {
         // SAFETY: what it is registered for is touched by nobody but this test, through the kernel.
         let fd = unsafe { userfaultfd(flags).or_else(|_| userfaultfd(flags | USER_MODE_ONLY)) };
         let Ok(fd) = fd else {
-            eprintln!("NOT TESTED: this user may not use userfaultfd");
-            return;
+            return needs_root("this user may not use userfaultfd");
         };
         register(&fd, pages.addr, page_size() as u64, MODE_MISSING).unwrap();
         let fault = Err(Fault { addr: pages.addr, len: 16, errno: Errno::IO });
@@ -429,8 +429,7 @@ mod tests {
         // SAFETY: a null hint without MAP_FIXED replaces nothing.
         let start = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), LEN, rights, flags) };
         let Ok(start) = start else {
-            eprintln!("NOT TESTED: this machine has no huge page to spare");
-            return;
+            return could_not_run("this machine has no huge page to spare");
         };
         let addr = start.expose_provenance() as u64 + 5;
         assert_eq!(populate(addr, 10_000, true), Ok(()));

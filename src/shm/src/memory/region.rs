@@ -8,8 +8,11 @@
 //! undefined behaviour; so that nobody can do that *to* us, we only map memfds that are sealed
 //! against shrinking.
 //!
-//! *They may change at any moment.* Another process writes to them as it likes, so no reference
-//! to plain data is ever made into a mapping, only to atomics, and everything else is copied.
+//! *They may change at any moment.* Another process writes to them as it likes, so nothing here
+//! makes a reference to plain data into a mapping, only to atomics, and everything else is copied.
+//! Whoever makes one through [`Mapping::base`] answers for it, and uses it only while nobody
+//! touches the same bytes: the slices that `as_slice` and `as_mut_slice` of the client library's
+//! `Mr` give are such, by the promises of their callers.
 //! [`Mapping::read`] and [`Mapping::write`] copy with `ptr::copy_nonoverlapping` (the latter all
 //! but the last word, which it stores after that). Strictly, a race between two such copies in one
 //! process is undefined in Rust's memory model, which has no bytewise atomic copy yet, and says
@@ -217,8 +220,9 @@ impl Mapping {
     /// Copies out of the mapping.
     pub fn read(&self, offset: u64, buf: &mut [u8]) -> Result<(), OutOfBounds> {
         let source = self.at(offset, buf.len() as u64)?;
-        // SAFETY: `at` has checked that the source lies in the mapping; `buf` is exclusively
-        // ours, so the two do not overlap. Concurrent writers: see the module's text.
+        // SAFETY: `at` has checked that the source lies in the mapping; `buf` does not, for a slice
+        // of it, which only `base` could have led to, is not in use while this runs. Concurrent
+        // writers: see the module's text.
         unsafe { std::ptr::copy_nonoverlapping(source.as_ptr(), buf.as_mut_ptr(), buf.len()) };
         Ok(())
     }
@@ -227,8 +231,9 @@ impl Mapping {
     /// ([`store_order`](crate::memory::store_order)).
     pub fn write(&self, offset: u64, data: &[u8]) -> Result<(), OutOfBounds> {
         let target = self.at(offset, data.len() as u64)?;
-        // SAFETY: `at` has checked that the target lies in the mapping; `data` does not, for
-        // nobody makes a slice of a mapping. Concurrent readers: see the module's text.
+        // SAFETY: `at` has checked that the target lies in the mapping; `data` does not, as in
+        // `read`, and no other slice of the same bytes is in use. Concurrent readers: see the
+        // module's text.
         unsafe { copy_last_bytes_last(target, data) };
         Ok(())
     }

@@ -301,6 +301,9 @@ pub const SEND_SOLICITED: u32 = 4;
 /// [`SendEntry::send_flags`]: the data itself follows the entry.
 pub const SEND_INLINE: u32 = 8;
 
+/// The longest message in bytes: 31 bits of the length field may be used (`max_msg_sz`).
+pub const MAX_MESSAGE_LEN: u64 = 1 << 31;
+
 /// [`CqEntry::sl`]: the GRH is an IPv4 header. RoCE has no service levels; mlx5 puts the kind of
 /// header here, and UCX before 1.18 looks for it with every provider: without it, it drops all.
 pub const SL_IPV4: u8 = 2;

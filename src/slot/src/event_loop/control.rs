@@ -85,6 +85,18 @@ impl Control {
     }
 }
 
+/// What became of a session's next request.
+enum Taken {
+    /// It is answered, now or later.
+    Done(Result<Answer, ControlError>),
+    /// It waits for what was posted before it.
+    Held,
+    /// There is none.
+    Nothing,
+    /// The session has ended.
+    Ended,
+}
+
 impl EventLoop {
     /// Does what there is to do, until it has taken its time. Returns whether there was something.
     pub(super) fn control(&mut self, now: Instant) -> Result<bool, SlotError> {
@@ -284,57 +296,13 @@ impl EventLoop {
                 return Ok(Progress { worked: true, more: true });
             }
             let was_open = session.wake_fd().is_some();
-            let received = session.receive();
-            // SHARE-130
-            self.ctx.refused.append(&mut session.take_refused());
-            let answer = match received {
-                Ok((request, fds)) => {
-                    // CLIENT-014
-                    let posted = post(session, &mut self.ctx.devices, now);
-                    let all_are_taken = posted.map_err(SlotError::Port)?;
-                    if !all_are_taken || session.free_retired_rings() {
-                        session.hold_request(request, fds);
-                        return Ok(Progress { worked: true, more: true });
-                    }
-                    handle(session, &mut self.ctx, request, fds)
-                }
-                Err(ChannelError::WouldBlock) => {
-                    return Ok(Progress { worked: served > 0, more: false });
-                }
-                Err(ChannelError::Closed) => {
-                    self.end_session(key);
-                    return ended;
-                }
-                Err(error) => {
-                    let counter = match &error {
-                        ChannelError::Truncated => &mut self.ctx.counters.requests_oversized,
-                        ChannelError::FdsLost | ChannelError::TooManyFds { .. } => {
-                            &mut self.ctx.counters.requests_with_lost_descriptors
-                        }
-                        ChannelError::Os(_) => {
-                            self.ctx.counters.sockets_failed += 1;
-                            self.end_session(key);
-                            return ended;
-                        }
-                        // HOST-010
-                        _ => &mut self.ctx.counters.requests_malformed,
-                    };
-                    *counter += 1;
-                    Err(refuse(Errno::PROTO, error.to_string()))
-                }
+            let answer = match self.take_request(now, key)? {
+                Taken::Done(answer) => answer,
+                Taken::Held => return Ok(Progress { worked: true, more: true }),
+                Taken::Nothing => return Ok(Progress { worked: served > 0, more: false }),
+                Taken::Ended => return ended,
             };
-            let woken = match session.wake_fd().filter(|_| !was_open) {
-                // Every write wakes us once, and need not be read.
-                Some(fd) => {
-                    session.set_crowded(crowded);
-                    self.awake.wake(now, key, session);
-                    register(self.poll.registry(), fd, Token::Ring { key }, Interest::READABLE)
-                }
-                None => Ok(()),
-            };
-            if woken.is_err() {
-                self.ctx.counters.sockets_failed += 1;
-                self.end_session(key);
+            if !was_open && !self.watch_wake_fd(now, key, crowded) {
                 return ended;
             }
             if !self.reply(key, answer) {
@@ -342,6 +310,64 @@ impl EventLoop {
             }
         }
         Ok(Progress { worked: true, more: true })
+    }
+
+    /// Takes the next request of a session, and does it, or refuses what is none.
+    fn take_request(&mut self, now: Instant, key: u32) -> Result<Taken, SlotError> {
+        let Some(session) = self.sessions.get_mut(key) else { return Ok(Taken::Ended) };
+        let received = session.receive();
+        // SHARE-130
+        self.ctx.refused.append(&mut session.take_refused());
+        let error = match received {
+            Ok((request, fds)) => {
+                // CLIENT-014
+                let posted = post(session, &mut self.ctx.devices, now);
+                let all_are_taken = posted.map_err(SlotError::Port)?;
+                if !all_are_taken || session.free_retired_rings() {
+                    session.hold_request(request, fds);
+                    return Ok(Taken::Held);
+                }
+                return Ok(Taken::Done(handle(session, &mut self.ctx, request, fds)));
+            }
+            Err(error) => error,
+        };
+        let counter = match &error {
+            ChannelError::WouldBlock => return Ok(Taken::Nothing),
+            ChannelError::Closed => {
+                self.end_session(key);
+                return Ok(Taken::Ended);
+            }
+            ChannelError::Os(_) => {
+                self.ctx.counters.sockets_failed += 1;
+                self.end_session(key);
+                return Ok(Taken::Ended);
+            }
+            ChannelError::Truncated => &mut self.ctx.counters.requests_oversized,
+            ChannelError::FdsLost | ChannelError::TooManyFds { .. } => {
+                &mut self.ctx.counters.requests_with_lost_descriptors
+            }
+            // HOST-010
+            _ => &mut self.ctx.counters.requests_malformed,
+        };
+        *counter += 1;
+        Ok(Taken::Done(Err(refuse(Errno::PROTO, error.to_string()))))
+    }
+
+    /// Has a session's program wake this thread from now on, if the session has begun. Returns
+    /// whether it goes on.
+    fn watch_wake_fd(&mut self, now: Instant, key: u32, crowded: bool) -> bool {
+        let Some(session) = self.sessions.get_mut(key) else { return false };
+        let Some(fd) = session.wake_fd() else { return true };
+        session.set_crowded(crowded);
+        self.awake.wake(now, key, session);
+        // Every write wakes us once, and need not be read.
+        let registered =
+            register(self.poll.registry(), fd, Token::Ring { key }, Interest::READABLE);
+        if registered.is_err() {
+            self.ctx.counters.sockets_failed += 1;
+            self.end_session(key);
+        }
+        registered.is_ok()
     }
 
     /// Sends the answer to a request, if it is there already. Returns whether the session goes on.

@@ -9,7 +9,7 @@
 use super::EventLoop;
 use super::pause::Pause;
 use crate::device::SlotDevice;
-use crate::own::PollerTurn;
+use crate::own::TurnResult;
 use crate::{Runner, SlotError};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -302,13 +302,13 @@ impl EventLoop {
 
     /// A turn of a thread of the program that polls: what there is to do for its queues. Returns
     /// whether anything was done, and whether the slot's thread is to be woken.
-    pub(crate) fn poller_turn(&mut self, now: Instant) -> Result<PollerTurn, SlotError> {
+    pub(crate) fn poller_turn(&mut self, now: Instant) -> Result<TurnResult, SlotError> {
         // It may have been taken back before the lock was had.
         if !self.pollers.hand_off().is_active() {
-            return Ok(PollerTurn::default());
+            return Ok(TurnResult::default());
         }
         let rang = self.take_doorbells(now);
-        let mut turn = PollerTurn { worked: rang, wake: false };
+        let mut turn = TurnResult { worked: rang, wake: false };
         let (mut received, hold_answers) = (false, self.pollers.hold_answers(now));
         let used = |device: &&mut SlotDevice| device.nic.object_counts().qps > 0;
         for device in self.ctx.devices.iter_mut().filter(used) {
@@ -347,10 +347,10 @@ impl EventLoop {
     }
 
     /// Has the slot's thread end the slot, for a poller's turn has failed.
-    pub(crate) fn fail(&mut self, error: SlotError) -> PollerTurn {
+    pub(crate) fn fail(&mut self, error: SlotError) -> TurnResult {
         self.pollers.hand_off().take_back();
         self.failed = Some(error);
-        PollerTurn { worked: false, wake: true }
+        TurnResult { worked: false, wake: true }
     }
 
     /// What threads that poll know of it.

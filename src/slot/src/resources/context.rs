@@ -10,13 +10,17 @@ use crate::session::{Answer, Session, SlotCtx};
 use rustix::io::Errno;
 use urxe_engine::Cause;
 use urxe_engine::limits::{
-    GID_TABLE_LEN, MAX_AH, MAX_GROUP_MEMBERS, MAX_QP, MAX_RD_ATOMIC, MAX_SRQ,
+    GID_TABLE_LEN, MAX_AH, MAX_GROUP_MEMBERS, MAX_MESSAGE, MAX_QP, MAX_RD_ATOMIC, MAX_SRQ,
 };
 use urxe_nic::{ChannelId, EventPipe, EventTarget};
 use urxe_shm::control::{
     ContextHandle, ControlError, DeviceAttr, DeviceInfo, OdpCaps, PortAttr, Reply,
 };
+use urxe_shm::ring::layout::MAX_MESSAGE_LEN;
 use urxe_types::{Gid, PathMtu};
+
+// Programs judge by the one what the engine judges by the other.
+const _: () = assert!(MAX_MESSAGE_LEN == MAX_MESSAGE);
 
 /// The number of a device's one port.
 const PORT: u8 = 1;
@@ -165,7 +169,7 @@ pub(super) fn query_port(
         active_mtu: device.mtu,
         gid_tbl_len: GID_TABLE_LEN as u32,
         pkey_tbl_len: 1,
-        max_msg_sz: urxe_engine::limits::MAX_MESSAGE as u32,
+        max_msg_sz: MAX_MESSAGE as u32,
         interface: device.link.interface.clone(),
         speed_mbps: device.link.speed_mbps(),
     };

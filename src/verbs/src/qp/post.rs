@@ -6,13 +6,11 @@ use crate::wr::Names;
 use crate::{Access, Ah, BindInfo, Mw, MwType, QpState, QpType, RecvWr, RemoteBuf, SendWr};
 use std::sync::Arc;
 use urxe_shm::ring::SqProducer;
-use urxe_types::{Extra, Rkey, SendData, SendOp};
-
-/// The longest message in bytes: 31 bits of the length field may be used (`max_msg_sz`).
-const MAX_MESSAGE: u64 = 1 << 31;
+use urxe_shm::ring::layout::MAX_MESSAGE_LEN;
+use urxe_types::{Extra, Qpn, Rkey, SendData, SendOp};
 
 /// The queue pair number that datagrams to a multicast group carry.
-pub const MULTICAST_QPN: u32 = 0xff_ffff;
+pub const MULTICAST_QPN: u32 = Qpn::MULTICAST.get();
 
 impl Qp {
     /// Posts work requests to the send queue, in this order: `ibv_post_send`.
@@ -204,8 +202,8 @@ fn check_data(wr: &SendWr<'_>) -> Result<(), PostReason> {
                 return Err(PostReason::AtomicAlignment { addr: remote_addr });
             }
         }
-        _ if length > MAX_MESSAGE => {
-            return Err(PostReason::MessageTooLong { length, max: MAX_MESSAGE });
+        _ if length > MAX_MESSAGE_LEN => {
+            return Err(PostReason::MessageTooLong { length, max: MAX_MESSAGE_LEN });
         }
         _ => {}
     }

@@ -7,6 +7,7 @@ use std::os::fd::AsFd;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 use urxe_daemon::StartError;
+use urxe_shell::testing::could_not_run;
 use urxe_verbs::cm::{
     ConnParam, ConnectRequest, Connection, Event, EventChannel, IdState, Listener, PortSpace,
 };
@@ -132,7 +133,7 @@ fn two_programs_meet_over_ipv6() {
     let mut tries = (0..100).map(|_| start([addr]).inspect_err(|_| std::thread::sleep(A_WHILE)));
     let daemon = match tries.find(|tried| !matches!(tried, Err(StartError::Port(_)))) {
         Some(daemon) => daemon.unwrap(),
-        None => return eprintln!("left out: {addr} is not to be had"),
+        None => return could_not_run(&format!("{addr} is not to be had")),
     };
     let [near, far] = [(); 2].map(|()| Side::of(&daemon, "urxe0"));
     meet_and_part(&near, &far, addr);

@@ -3,6 +3,7 @@
 use crate::{ALL, Net, Side, pattern};
 use std::os::fd::AsRawFd;
 use std::process::Command;
+use urxe_shell::testing::needs_root;
 use urxe_shm::memory::region::create_memfd;
 use urxe_shm::memory::remap;
 use urxe_verbs::*;
@@ -127,7 +128,7 @@ fn remapped_memory_is_reached_without_system_calls_and_is_the_programs_own_after
     let (source, target) = (Pages::new(LEN), Pages::new(LEN));
     let (from, to) = (source.register(&near), target.register(&far));
     match views_of_remapped() {
-        0 => return eprintln!("NOT TESTED: this user may not use userfaultfd"),
+        0 => return needs_root("this user may not use userfaultfd"),
         views => assert_eq!(views, 4),
     }
     let data = pattern(LEN);

@@ -3,9 +3,9 @@
 use super::Arguments;
 use super::output::Sink;
 use super::streams::{Item, Streams};
+use crate::daemon_client::DaemonClient;
 use crate::error::Error;
 use crate::output;
-use crate::stat::StatClient;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -35,7 +35,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Error> {
         programs: arguments.programs.clone(),
         snaplen: arguments.snaplen.unwrap_or(usual),
     };
-    let mut client = StatClient::connect(&arguments.daemon)?;
+    let mut client = DaemonClient::connect(&arguments.daemon, "capture")?;
     let counters = client.begin_capture(spec)?;
     let mut sink = Sink::open(arguments.write.as_deref(), arguments.json)?;
     let mut streams = Streams::new(client);

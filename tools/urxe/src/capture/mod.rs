@@ -12,7 +12,7 @@ mod verdict;
 use crate::cli::DaemonArguments;
 use crate::error::Error;
 use crate::output as terminal;
-use crate::stat::parse_qpn;
+use crate::units::parse_qpn;
 use clap::Args;
 use line::Frames;
 use opcodes::OpcodeWords;

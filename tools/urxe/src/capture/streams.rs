@@ -1,8 +1,8 @@
 //! What the data paths of a daemon capture: many pipes, and their packets in the order of time.
 
+use crate::daemon_client::DaemonClient;
 use crate::error::Error;
 use crate::output;
-use crate::stat::StatClient;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
@@ -36,7 +36,7 @@ pub(super) enum Item<'a> {
 
 /// All streams of a capture.
 pub(super) struct Streams {
-    client: StatClient,
+    client: DaemonClient,
     streams: Vec<Stream>,
     asked_at: Option<Instant>,
     /// Records, by their times and the order in which they came.
@@ -63,7 +63,7 @@ struct Waiting {
 
 impl Streams {
     /// The streams of a capture that was begun.
-    pub(super) fn new(client: StatClient) -> Streams {
+    pub(super) fn new(client: DaemonClient) -> Streams {
         let (streams, waiting) = (Vec::new(), BTreeMap::new());
         let buffer = vec![0; READ_LEN];
         Streams { client, streams, asked_at: None, waiting, came: 0, buffer }

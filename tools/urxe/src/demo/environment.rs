@@ -3,10 +3,10 @@
 use super::message::Message;
 use crate::cli::DaemonArguments;
 use crate::daemon::{Lifetime, last_words, ourselves};
+use crate::daemon_client::DaemonClient;
 use crate::error::Error;
 use crate::link::Link;
 use crate::output;
-use crate::stat::StatClient;
 use rustix::process::{Pid, Signal, kill_process};
 use serde::Serialize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -80,7 +80,7 @@ impl Faults {
         let mut faults = Faults::default();
         for daemon in daemons {
             let socket = DaemonArguments { socket: Some(daemon.socket.clone()) };
-            let stats = StatClient::connect(&socket)?.stats(&daemon.device)?;
+            let stats = DaemonClient::connect(&socket, "demo")?.stats(&daemon.device)?;
             faults.lost_packets += stats.get("fault_dropped");
             faults.resent_packets += stats.get("retransmitted_packets");
             faults.duplicated_packets += stats.get("fault_duplicated");

@@ -4,10 +4,10 @@
 use super::report::{Facts, Finding, Found};
 use super::route::Route;
 use crate::cli::DaemonArguments;
+use crate::daemon_client::{DaemonClient, DeviceStats};
 use crate::error::Error;
 use crate::roce_port::{self, PortState};
 use crate::run::free_loopback;
-use crate::stat::{DeviceStats, StatClient};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
@@ -33,7 +33,7 @@ impl Device {
     /// What it has counted so far.
     pub(super) fn stats(&self) -> Result<DeviceStats, Error> {
         let socket = DaemonArguments { socket: Some(self.socket.clone()) };
-        StatClient::connect(&socket)?.stats(&self.context.device().name)
+        DaemonClient::connect(&socket, "ping")?.stats(&self.context.device().name)
     }
 
     /// The device of a daemon that has the address, or, within the loopback network, any address

@@ -18,6 +18,7 @@ use std::process::Stdio;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 use urxe_daemon::Wire;
+use urxe_shm::client::LOWEST_DESCRIPTOR;
 use urxe_shm::control::channel::Channel;
 use urxe_verbs::{Context, DeviceInfo, OpenOptions};
 
@@ -29,9 +30,6 @@ const LINGER_WITH_CAPTURE: u32 = 1;
 
 /// How long a daemon may take to start, or another `urxe run` to start one.
 const WAIT: Duration = Duration::from_secs(10);
-
-/// Where the connection that holds the daemon is kept: above what programs count on.
-const HOLD_FD_MIN: i32 = 512;
 
 /// Why there is no daemon for the program.
 #[derive(Debug, thiserror::Error)]
@@ -115,7 +113,7 @@ impl Daemon {
     /// Leaves a connection to the program that this process becomes, and to its children: while
     /// one of them lives the daemon does, however late they open a device.
     pub(super) fn hold_for_ever(&self) {
-        let high = fcntl_dupfd_cloexec(&self.hold, HOLD_FD_MIN);
+        let high = fcntl_dupfd_cloexec(&self.hold, LOWEST_DESCRIPTOR);
         let hold = high.or_else(|_| fcntl_dupfd_cloexec(&self.hold, 0));
         // Without it the program has the daemon's linger time to open a device.
         if let Ok(hold) = hold {

@@ -1,11 +1,9 @@
 //! `urxe stat`: what was sent, received, lost and repeated.
 
-mod client;
 mod view;
 
-pub(crate) use client::{DeviceStats, StatClient};
-
 use crate::cli::DaemonArguments;
+use crate::daemon_client::DaemonClient;
 use crate::error::Error;
 use crate::{output, units};
 use clap::Args;
@@ -38,7 +36,7 @@ pub(crate) struct Arguments {
     device: Option<String>,
 
     /// Only the QP of this number (decimal, or hex behind 0x) [default: all].
-    #[arg(long, value_name = "QPN", value_parser = parse_qpn)]
+    #[arg(long, value_name = "QPN", value_parser = units::parse_qpn)]
     qp: Option<u32>,
 
     /// Only counters that are not 0, and with --watch only those that moved.
@@ -54,19 +52,9 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// Reads a QPN: decimal, or hex behind 0x.
-pub(crate) fn parse_qpn(text: &str) -> Result<u32, String> {
-    let number = match text.strip_prefix("0x") {
-        Some(hex) => u32::from_str_radix(hex, 16).ok(),
-        None => text.parse().ok(),
-    };
-    let expected = "expected a number below 2^24 such as 17 or 0x11";
-    number.filter(|&qpn| qpn < 1 << 24).ok_or_else(|| format!("{text:?} is no QPN, {expected}"))
-}
-
 /// Asks and prints.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
-    let mut client = StatClient::connect(&arguments.daemon)?;
+    let mut client = DaemonClient::connect(&arguments.daemon, "stat")?;
     let selection = Selection {
         device: arguments.device.clone(),
         qp: arguments.qp,
@@ -83,19 +71,5 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
         let now = Snapshot::take(&mut client, &selection)?;
         output::print(arguments.json, &now.since(&before).view(&selection))?;
         before = now;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_qpn_is_decimal_or_hex() {
-        assert_eq!(parse_qpn("17"), Ok(17));
-        assert_eq!(parse_qpn("0x000011"), Ok(17));
-        for wrong in ["", "x", "0x", "-1", "16777216"] {
-            assert!(parse_qpn(wrong).unwrap_err().contains("expected"), "{wrong}");
-        }
     }
 }

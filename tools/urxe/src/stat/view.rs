@@ -1,6 +1,6 @@
 //! Statistics as a table and as JSON.
 
-use super::client::{DeviceStats, StatClient};
+use crate::daemon_client::{DaemonClient, DeviceStats};
 use crate::error::Error;
 use crate::path_view::PathView;
 use crate::table::{Align, Table};
@@ -30,18 +30,12 @@ pub(super) struct Snapshot {
 
 impl Snapshot {
     /// Asks the daemon.
-    pub(super) fn take(client: &mut StatClient, selection: &Selection) -> Result<Self, Error> {
-        let all = client.devices()?;
-        let names = all.iter().map(|device| device.name.as_str()).collect::<Vec<_>>().join(", ");
-        let wanted = |name: &str| selection.device.as_ref().is_none_or(|wanted| wanted == name);
+    pub(super) fn take(client: &mut DaemonClient, selection: &Selection) -> Result<Self, Error> {
         let mut devices = Vec::new();
-        for device in all.iter().filter(|device| wanted(&device.name)) {
+        for device in client.devices_named(selection.device.as_deref())? {
             let mut stats = client.stats(&device.name)?;
             stats.qps.retain(|qp| selection.qp.is_none_or(|wanted| wanted == qp.qpn));
-            devices.push((device.clone(), stats));
-        }
-        if let (Some(device), true) = (&selection.device, devices.is_empty()) {
-            return Err(Error::Failed(format!("device {device:?}: expected one of {names}")));
+            devices.push((device, stats));
         }
         if let (Some(qpn), true) =
             (selection.qp, devices.iter().all(|(_, stats)| stats.qps.is_empty()))

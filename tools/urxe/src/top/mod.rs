@@ -5,8 +5,8 @@ mod screen;
 mod svg;
 
 use crate::cli::DaemonArguments;
+use crate::daemon_client::DaemonClient;
 use crate::error::Error;
-use crate::stat::StatClient;
 use crate::{output, units};
 use clap::Args;
 use model::{Key, Look, Rates, Top};
@@ -86,7 +86,7 @@ fn interval(text: &str) -> Result<Duration, String> {
 
 /// Looks at the daemon again and again, or twice.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
-    let mut client = StatClient::connect(&arguments.daemon)?;
+    let mut client = DaemonClient::connect(&arguments.daemon, "top")?;
     if arguments.once || arguments.json || arguments.svg.is_some() {
         let before = Look::take(&mut client)?;
         sleep(arguments.interval);
@@ -118,7 +118,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
 
 /// Shows what there is until the user or a signal ends it.
 fn live(
-    client: &mut StatClient,
+    client: &mut DaemonClient,
     arguments: &Arguments,
     terminal: &mut ratatui::DefaultTerminal,
     stop: &AtomicBool,

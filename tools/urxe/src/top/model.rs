@@ -1,9 +1,9 @@
 //! What is shown: rates between two looks at the daemon, sorted and filtered. No terminal.
 
+use crate::daemon_client::{DaemonClient, DeviceStats};
 use crate::error::Error;
 use crate::path_view::PathView;
 use crate::res::failure;
-use crate::stat::{DeviceStats, StatClient};
 use crate::table::{Align, Table};
 use crate::units;
 use serde::Serialize;
@@ -45,7 +45,7 @@ pub(super) struct Qp {
 
 impl Look {
     /// Asks the daemon.
-    pub(super) fn take(client: &mut StatClient) -> Result<Look, Error> {
+    pub(super) fn take(client: &mut DaemonClient) -> Result<Look, Error> {
         let mut devices = Vec::new();
         for device in client.devices()? {
             let stats = client.stats(&device.name)?;

@@ -3,11 +3,12 @@
 mod view;
 
 use crate::cli::DaemonArguments;
+use crate::daemon_client::DaemonClient;
 use crate::error::Error;
 use crate::output;
-use crate::stat::{StatClient, parse_qpn};
+use crate::units::parse_qpn;
 use clap::Args;
-use urxe_shm::control::HistorySubject;
+use urxe_shm::control::{DeviceInfo, HistorySubject};
 use view::{Failures, Histories, HistoryView};
 
 const EXAMPLES: &str = "\
@@ -61,19 +62,13 @@ pub(crate) struct Arguments {
 /// # Errors
 /// If there is no such device, or QP.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
-    let mut client = StatClient::connect(&arguments.daemon)?;
-    let names: Vec<String> = client.devices()?.into_iter().map(|device| device.name).collect();
-    let wanted = |name: &&String| arguments.device.as_ref().is_none_or(|wanted| wanted == *name);
-    let devices: Vec<&String> = names.iter().filter(wanted).collect();
-    if let (Some(device), true) = (&arguments.device, devices.is_empty()) {
-        let names = names.join(", ");
-        return Err(Error::Failed(format!("device {device:?}: expected one of {names}")));
-    }
+    let mut client = DaemonClient::connect(&arguments.daemon, "why")?;
+    let devices = client.devices_named(arguments.device.as_deref())?;
     let subject = arguments.qpn.map_or(HistorySubject::Failed, HistorySubject::Qp);
     let mut histories = Vec::new();
-    for device in devices {
-        let found = client.histories(device, subject)?;
-        histories.extend(found.iter().map(|history| HistoryView::new(device, history)));
+    for DeviceInfo { name, .. } in &devices {
+        let found = client.histories(name, subject)?;
+        histories.extend(found.iter().map(|history| HistoryView::new(name, history)));
     }
     match (arguments.qpn, arguments.last) {
         (Some(qpn), _) if histories.is_empty() => Err(Error::Failed(format!(

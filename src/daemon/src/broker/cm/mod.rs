@@ -31,7 +31,7 @@ mod saved;
 use crate::broker::account::Account;
 use crate::broker::device::RdmaDevice;
 use crate::broker::sessions::Program;
-use crate::counters::CmCounters;
+use crate::counters::CmObjectCounters;
 use crate::limits::MAX_CM_IDS_OF_ALL;
 pub(crate) use channel::ChannelNews;
 use channel::{Channels, PendingEvent, QueuedEvent, Request};
@@ -71,7 +71,7 @@ pub(crate) struct Cm {
     /// key of the id. Programs name their QPNs themselves, so several may name the same.
     accepted: BTreeSet<(usize, Qpn, u32)>,
     #[serde(skip)]
-    pub(crate) counters: CmCounters,
+    pub(crate) counters: CmObjectCounters,
 }
 
 /// The owner of a connection of a device's manager.
@@ -96,7 +96,7 @@ impl Cm {
             conn_owners: HashMap::new(),
             listeners: HashMap::new(),
             accepted: BTreeSet::new(),
-            counters: CmCounters::default(),
+            counters: CmObjectCounters::default(),
         }
     }
 

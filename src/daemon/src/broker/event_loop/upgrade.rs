@@ -13,7 +13,7 @@ use std::time::Instant;
 
 /// What the thread that asks goes on with in the next program.
 #[derive(Debug)]
-pub(crate) struct Control {
+pub(crate) struct ControlToPass {
     /// The configuration file, if there is one, and what is in effect of it, as TOML.
     pub(crate) file: Option<(PathBuf, String)>,
     /// How many slots there are for the daemon's own user.
@@ -28,7 +28,7 @@ pub(crate) struct Control {
 
 /// What is asked for, and of what. Without a program, the state as it would be.
 struct Wanted {
-    control: Arc<Control>,
+    control: Arc<ControlToPass>,
     program: Option<Program>,
     answer: SyncSender<Result<Vec<u8>, UpgradeError>>,
 }
@@ -42,14 +42,14 @@ pub(crate) struct Upgrader {
 
 impl Upgrader {
     /// The state that another program would be given now.
-    pub(crate) fn state(&self, control: &Arc<Control>) -> Result<Vec<u8>, UpgradeError> {
+    pub(crate) fn state(&self, control: &Arc<ControlToPass>) -> Result<Vec<u8>, UpgradeError> {
         self.ask(control, None)
     }
 
     /// Has a program go on in the place of this one. Returns only if that cannot be had.
     pub(crate) fn upgrade(
         &self,
-        control: &Arc<Control>,
+        control: &Arc<ControlToPass>,
         program: Program,
     ) -> Result<(), UpgradeError> {
         self.ask(control, Some(program)).map(drop)
@@ -57,7 +57,7 @@ impl Upgrader {
 
     fn ask(
         &self,
-        control: &Arc<Control>,
+        control: &Arc<ControlToPass>,
         program: Option<Program>,
     ) -> Result<Vec<u8>, UpgradeError> {
         let (answer, answered) = sync_channel(1);
@@ -107,12 +107,19 @@ impl EventLoop {
         }
     }
 
-    fn execute(&self, control: &Control, program: &Program) -> Result<Infallible, UpgradeError> {
+    fn execute(
+        &self,
+        control: &ControlToPass,
+        program: &Program,
+    ) -> Result<Infallible, UpgradeError> {
         let (state, fds) = self.state(control)?;
         program.execute(&state.encode()?, &fds)
     }
 
-    fn state<'a>(&'a self, control: &'a Control) -> Result<(State, Descriptors<'a>), UpgradeError> {
+    fn state<'a>(
+        &'a self,
+        control: &'a ControlToPass,
+    ) -> Result<(State, Descriptors<'a>), UpgradeError> {
         let (times, mut fds) = (Times(Instant::now()), Descriptors::default());
         let broker = self.save(times, &mut fds)?;
         let pipes = control.pipes.each_ref();

@@ -40,7 +40,7 @@ impl Slots {
                 log_end(slot, user, &end, why == Why::Idle && end.is_failure);
             }
             if self.is_running(slot) {
-                self.has_failed_with(slot);
+                self.note_failed(slot);
             }
         }
     }
@@ -52,7 +52,7 @@ impl Slots {
         }
         tracing::error!(target: SLOT, slot, "slot {slot} is given up: {why}");
         self.let_worker_go(slot, Why::Stuck);
-        self.has_failed_with(slot);
+        self.note_failed(slot);
     }
 
     /// Lets go of a slot, which ends by that. Returns whether there was one.
@@ -62,6 +62,8 @@ impl Slots {
         slot: usize,
         devices: &mut [RdmaDevice],
     ) -> bool {
+        // What is started in its place has not failed.
+        self.failed.retain(|&failed| failed != slot);
         let entry = &mut self.entries[slot];
         let Some(link) = entry.link.take() else { return false };
         if let Some(Runner::Program(_)) = entry.runner {

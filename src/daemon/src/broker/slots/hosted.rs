@@ -49,7 +49,7 @@ impl Slots {
             Ok(link) => Ok((slot, link)),
             Err(error) => {
                 if self.is_running(slot) {
-                    self.failed.push(slot);
+                    self.note_failed(slot);
                 }
                 Err(error).or_refuse(Errno::MFILE, "a slot of the program's own")
             }

@@ -13,7 +13,7 @@ fn open_slots(addr: IpAddr, slots: SlotCount) -> Option<Vec<RawPort>> {
     for slot in slots.slots() {
         let sockets = match group.give(slot) {
             Err(error @ OpenError::NoPrivilege) => {
-                could_not_run(&error.to_string());
+                needs_root(&error.to_string());
                 return None;
             }
             sockets => sockets.unwrap(),

@@ -13,6 +13,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::thread;
+use urxe_shell::testing::needs_root;
 use urxe_types::Qpn;
 
 fn slot(id: usize) -> SlotId {
@@ -310,7 +311,7 @@ fn a_socket_that_this_user_binds_beside_a_group_is_sent_nothing() {
 #[test]
 fn a_user_without_rights_cannot_bind_beside_a_group() {
     if !geteuid().is_root() {
-        return could_not_run("it takes two users");
+        return needs_root("it takes two users");
     }
     let addr = fresh_addr();
     let _group = open_group(addr, 4);

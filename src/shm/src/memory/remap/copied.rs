@@ -1,7 +1,7 @@
 //! Registered memory that is reached by system calls: what the daemon writes there while it was
 //! being remapped would be lost, so it is not remapped.
 
-use super::Locked;
+use super::locked::Locked;
 use std::collections::BTreeMap;
 use std::ops::Range;
 

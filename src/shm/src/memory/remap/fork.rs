@@ -12,7 +12,8 @@
 //! or shares it, if another thread forks in that very moment.
 
 use super::areas::Area;
-use super::{Locked, READ_WRITE, listed, pointer};
+use super::locked::Locked;
+use super::{READ_WRITE, listed, pointer};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MprotectFlags, MremapFlags};

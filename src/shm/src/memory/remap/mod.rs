@@ -38,32 +38,33 @@ mod copied;
 mod fork;
 mod holders;
 mod listed;
+mod locked;
 #[cfg(test)]
 mod tests;
 pub(crate) mod write_protect;
 
 pub use copied::Copied;
 
-use crate::client::cancellation::CancellationDisabled;
+use crate::client::LOWEST_DESCRIPTOR;
 use crate::control::{Backing, WhyCopied};
 use crate::memory::process::Process;
 use crate::memory::region::create_memfd;
 use crate::memory::region::page_size;
+use crate::signals::SignalsBlocked;
 use areas::Area;
 use copied::CopiedRanges;
 use listed::Listed;
+use locked::Locked;
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags};
 use rustix::process::{Resource, getrlimit};
-use std::cell::Cell;
 use std::ffi::c_void;
 use std::io;
 use std::mem::ManuallyDrop;
-use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use write_protect::{SignalsBlocked, WriteProtection};
+use std::sync::{Arc, Weak};
+use write_protect::WriteProtection;
 
 /// The shortest range that is remapped, in bytes: small messages gain most, which else cost two
 /// system calls each. Remapping takes 70 us, once.
@@ -72,10 +73,6 @@ pub const MIN_LEN: u64 = 4096;
 /// Ranges that are remapped at a time, at most: each costs the program a descriptor.
 pub const MAX_RANGES: usize = 128;
 
-/// Their descriptors are numbered from here on, out of the way of programs that count on low
-/// numbers, or close them all.
-const LOWEST_DESCRIPTOR: i32 = 512;
-
 /// By which `/proc/<pid>/maps` shows what is remapped, and what was.
 const MEMFD_NAME: &str = "urxe-remapped";
 
@@ -83,57 +80,6 @@ const MEMFD_NAME: &str = "urxe-remapped";
 struct State {
     remapped: Vec<Weak<Remapped>>,
     copied: CopiedRanges,
-}
-
-static STATE: Mutex<State> =
-    Mutex::new(State { remapped: Vec::new(), copied: CopiedRanges::new() });
-
-thread_local! {
-    /// Whether this thread holds the lock: what it allocates may come back here, by the `madvise`
-    /// of an allocator, or by a `fork` in a signal handler.
-    static IS_HOLDER: Cell<bool> = const { Cell::new(false) };
-}
-
-/// The state, locked. Nothing that is done with it leaves it half changed; nor does a cancellation,
-/// which the files that are read meanwhile would invite.
-struct Locked {
-    state: MutexGuard<'static, State>,
-    _cancellation: CancellationDisabled,
-}
-
-impl Locked {
-    /// Waits for other threads, which takes milliseconds; none if this thread has it already.
-    fn state() -> Option<Locked> {
-        if IS_HOLDER.get() {
-            return None;
-        }
-        // Before the lock is taken for the first time: a child is not to find it taken.
-        fork::watch();
-        let _cancellation = CancellationDisabled::in_this_thread();
-        let state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
-        IS_HOLDER.set(true);
-        Some(Locked { state, _cancellation })
-    }
-}
-
-impl Deref for Locked {
-    type Target = State;
-
-    fn deref(&self) -> &State {
-        &self.state
-    }
-}
-
-impl DerefMut for Locked {
-    fn deref_mut(&mut self) -> &mut State {
-        &mut self.state
-    }
-}
-
-impl Drop for Locked {
-    fn drop(&mut self) {
-        IS_HOLDER.set(false);
-    }
 }
 
 /// A range that stays as it is.
@@ -258,8 +204,27 @@ pub enum Registered {
 }
 
 impl Registered {
+    /// Has the daemon told of a range, which is [shared](share) if that can be. Where the daemon,
+    /// which maps only so much, has no room for it, it is told again, of one that is copied.
+    pub fn told<T, E>(
+        addr: u64,
+        len: u64,
+        longest: u64,
+        tell: impl Fn(Registered) -> Result<T, E>,
+        is_no_room: impl FnOnce(&E) -> bool,
+    ) -> Result<T, E> {
+        let registered = Registered::new(addr, len, longest);
+        let is_shared = matches!(registered, Registered::Shared(_));
+        match tell(registered) {
+            Err(error) if is_shared && is_no_room(&error) => {
+                tell(Registered::copied(addr, len, WhyCopied::TooMany))
+            }
+            result => result,
+        }
+    }
+
     /// [Shares](share) a range if that can be.
-    pub fn new(addr: u64, len: u64, longest: u64) -> Registered {
+    fn new(addr: u64, len: u64, longest: u64) -> Registered {
         match share(addr, len, longest) {
             Ok(shared) => Registered::Shared(shared),
             Err(refused) => Registered::copied(addr, len, refused.why()),
@@ -442,7 +407,7 @@ impl Remapped {
         let listed = Listed::new(&(addr..addr + len)).ok_or(NotRemapped::TooMany)?;
         // From here to the end nothing may touch the range, nor what the program keeps beside
         // it: no memory is allocated, and no signal handler runs.
-        let signals = SignalsBlocked::in_this_thread();
+        let signals = SignalsBlocked::all();
         let protection = WriteProtection::of(addr, len)?;
         copy(&memfd, addr, len).map_err(system("copying to the memfd"))?;
         new.move_to(addr)?;

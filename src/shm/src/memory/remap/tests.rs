@@ -4,6 +4,7 @@ use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use urxe_shell::testing::{could_not_run, needs_root};
 
 const LEN: usize = 256 * 1024;
 
@@ -51,7 +52,7 @@ impl Memory {
     fn shared_from(&self, first: usize) -> Option<Shared> {
         match share(self.addr() + first as u64, (self.len - first) as u64, u64::MAX) {
             Err(NotRemapped::Threads) => {
-                eprintln!("NOT TESTED: this user may not use userfaultfd");
+                needs_root("this user may not use userfaultfd");
                 None
             }
             result => Some(result.unwrap()),
@@ -75,7 +76,7 @@ fn daemons_view(shared: &Shared, len: usize) -> Mapping {
 }
 
 /// What becomes of a child that does this.
-fn in_child(work: impl FnOnce() -> bool) -> ExitStatus {
+pub(super) fn in_child(work: impl FnOnce() -> bool) -> ExitStatus {
     // SAFETY: the child of a process with other threads keeps to system calls and atomics, or
     // to what glibc makes safe in a child: allocating.
     let child = unsafe { libc::fork() };
@@ -574,7 +575,7 @@ fn an_ordinary_user_is_served_in_a_program_of_one_thread() {
         memory.words()[0].swap(0, Ordering::Relaxed) == 9 && memory.holds_its_numbers()
     });
     match child.code() {
-        Some(2) => eprintln!("NOT TESTED: this system has no userfaultfd for ordinary users"),
+        Some(2) => could_not_run("this system has no userfaultfd for ordinary users"),
         code => assert_eq!(code, Some(0), "{child}"),
     }
 }

@@ -5,7 +5,6 @@ use rustix::io::Errno;
 use rustix::ioctl::{Opcode, Updater, ioctl, opcode};
 use rustix::mm::{UserfaultfdFlags, userfaultfd};
 use std::io;
-use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 
@@ -110,29 +109,4 @@ pub(super) fn is_needed_by_caller(range: &Range<u64>) -> bool {
     let thread_local = unsafe { libc::__errno_location() }.addr() as u64;
     let is_stack = range.start <= stack && stack.saturating_sub(CALLS) < range.end;
     is_stack || range.contains(&thread_local)
-}
-
-/// While this lives, the calling thread runs no signal handler.
-pub(super) struct SignalsBlocked {
-    before: libc::sigset_t,
-}
-
-impl SignalsBlocked {
-    pub(super) fn in_this_thread() -> SignalsBlocked {
-        let (mut all, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
-        // SAFETY: `sigfillset` initialises the one, `pthread_sigmask` the other; with these
-        // arguments they cannot fail.
-        unsafe {
-            libc::sigfillset(all.as_mut_ptr());
-            libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
-            SignalsBlocked { before: before.assume_init() }
-        }
-    }
-}
-
-impl Drop for SignalsBlocked {
-    fn drop(&mut self) {
-        // SAFETY: a signal set that `pthread_sigmask` gave.
-        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.before, std::ptr::null_mut()) };
-    }
 }

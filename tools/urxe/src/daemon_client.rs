@@ -1,4 +1,4 @@
-//! Asking a daemon for its statistics and its objects.
+//! The client of the commands that ask a daemon for what it counts, has and captures.
 
 use crate::cli::DaemonArguments;
 use crate::error::Error;
@@ -11,7 +11,7 @@ use urxe_shm::control::{
 };
 
 /// A session with a daemon that only looks.
-pub(crate) struct StatClient {
+pub(crate) struct DaemonClient {
     socket: PathBuf,
     channel: Channel,
 }
@@ -36,13 +36,13 @@ impl DeviceStats {
     }
 }
 
-impl StatClient {
-    /// Connects to a daemon.
-    pub(crate) fn connect(daemon: &DaemonArguments) -> Result<Self, Error> {
+impl DaemonClient {
+    /// Connects to a daemon, which knows this session by the command that it is for.
+    pub(crate) fn connect(daemon: &DaemonArguments, command: &str) -> Result<Self, Error> {
         let (socket, channel) = urxe_shm::connect_to_daemon(daemon.socket.as_deref())
             .map_err(urxe_verbs::Error::from)?;
-        let mut client = StatClient { socket, channel };
-        match client.call(&Request::Hello { program: "urxe stat".into() })? {
+        let mut client = DaemonClient { socket, channel };
+        match client.call(&Request::Hello { program: format!("urxe {command}") })? {
             Reply::Hello { .. } => Ok(client),
             _ => Err(client.unexpected()),
         }
@@ -56,26 +56,36 @@ impl StatClient {
         }
     }
 
+    /// The device of this name, or all if none is asked for.
+    pub(crate) fn devices_named(&mut self, name: Option<&str>) -> Result<Vec<DeviceInfo>, Error> {
+        let mut devices = self.devices()?;
+        let Some(name) = name else { return Ok(devices) };
+        let names =
+            devices.iter().map(|device| device.name.as_str()).collect::<Vec<_>>().join(", ");
+        devices.retain(|device| device.name == name);
+        match devices.is_empty() {
+            true => Err(Error::Failed(format!("device {name:?}: expected one of {names}"))),
+            false => Ok(devices),
+        }
+    }
+
     /// All that one device has counted.
     pub(crate) fn stats(&mut self, device: &str) -> Result<DeviceStats, Error> {
-        let mut stats = DeviceStats::default();
-        let mut from = Cursor::default();
-        loop {
-            let request = Request::Stats { device: device.to_owned(), from };
-            let Reply::Stats(page) = self.call(&request)? else { return Err(self.unexpected()) };
-            if from == Cursor::default() {
-                stats.counters = page.device;
-                stats.qp_counters = page.qp_counters;
-            }
-            stats.qps.extend(page.qps);
-            match behind(from, page.next) {
-                Some(next) => from = next,
-                None => break,
-            }
-        }
-        stats.paths = self.paths(device)?;
-        stats.paths.retain(|path| path.qps > 0);
-        Ok(stats)
+        let mut of_device = None;
+        let qps = self.pages(
+            |from| Request::Stats { device: device.to_owned(), from },
+            |reply| match reply {
+                Reply::Stats(page) => {
+                    of_device.get_or_insert((page.device, page.qp_counters));
+                    Some((page.qps, page.next))
+                }
+                _ => None,
+            },
+        )?;
+        let (counters, qp_counters) = of_device.unwrap_or_default();
+        let mut paths = self.paths(device)?;
+        paths.retain(|path| path.qps > 0);
+        Ok(DeviceStats { counters, qp_counters, qps, paths })
     }
 
     /// All objects of one kind that a device has.
@@ -84,32 +94,24 @@ impl StatClient {
         device: &str,
         kind: ResourceKind,
     ) -> Result<Vec<Resource>, Error> {
-        let (mut all, mut from) = (Vec::<Resource>::new(), Cursor::default());
-        loop {
-            let request = Request::Resources { device: device.to_owned(), kind, from };
-            let Reply::Resources(page) = self.call(&request)? else {
-                return Err(self.unexpected());
-            };
-            all.extend(page.resources);
-            match behind(from, page.next) {
-                Some(next) => from = next,
-                None => return Ok(all),
-            }
-        }
+        self.pages(
+            |from| Request::Resources { device: device.to_owned(), kind, from },
+            |reply| match reply {
+                Reply::Resources(page) => Some((page.resources, page.next)),
+                _ => None,
+            },
+        )
     }
 
     /// What a device knows of its ways to peers; nothing for users who may not see that.
     pub(crate) fn paths(&mut self, device: &str) -> Result<Vec<PathState>, Error> {
-        let (mut all, mut from) = (Vec::<PathState>::new(), Cursor::default());
-        loop {
-            let request = Request::Paths { device: device.to_owned(), from };
-            let Reply::Paths(page) = self.call(&request)? else { return Err(self.unexpected()) };
-            all.extend(page.paths);
-            match behind(from, page.next) {
-                Some(next) => from = next,
-                None => return Ok(all),
-            }
-        }
+        self.pages(
+            |from| Request::Paths { device: device.to_owned(), from },
+            |reply| match reply {
+                Reply::Paths(page) => Some((page.paths, page.next)),
+                _ => None,
+            },
+        )
     }
 
     /// What happened to QPs of a device, of those that may be seen.
@@ -118,14 +120,28 @@ impl StatClient {
         device: &str,
         of: HistorySubject,
     ) -> Result<Vec<QpHistory>, Error> {
-        let (mut all, mut from) = (Vec::<QpHistory>::new(), Cursor::default());
+        self.pages(
+            |from| Request::Histories { device: device.to_owned(), of, from },
+            |reply| match reply {
+                Reply::Histories(page) => Some((page.histories, page.next)),
+                _ => None,
+            },
+        )
+    }
+
+    /// All of a list, page by page. `page_of` says what a reply has of it and where the next page
+    /// begins; nothing of a reply of another kind.
+    fn pages<T>(
+        &mut self,
+        request: impl Fn(Cursor) -> Request,
+        mut page_of: impl FnMut(Reply) -> Option<(Vec<T>, Option<Cursor>)>,
+    ) -> Result<Vec<T>, Error> {
+        let (mut all, mut from) = (Vec::new(), Cursor::default());
         loop {
-            let request = Request::Histories { device: device.to_owned(), of, from };
-            let Reply::Histories(page) = self.call(&request)? else {
-                return Err(self.unexpected());
-            };
-            all.extend(page.histories);
-            match behind(from, page.next) {
+            let reply = self.call(&request(from))?;
+            let (page, next) = page_of(reply).ok_or_else(|| self.unexpected())?;
+            all.extend(page);
+            match from.advanced_to(next) {
                 Some(next) => from = next,
                 None => return Ok(all),
             }
@@ -173,10 +189,4 @@ impl StatClient {
         let socket = self.socket.display();
         Error::Failed(format!("{socket}: the daemon answered with another kind of reply"))
     }
-}
-
-/// Where the next page begins, if there is one. Each page must advance, or a faulty daemon would
-/// keep us here indefinitely.
-fn behind(from: Cursor, next: Option<Cursor>) -> Option<Cursor> {
-    next.filter(|next| *next > from)
 }

@@ -87,8 +87,8 @@ fn heed(pipe: &Pipe) -> bool {
         && rustix::io::read(read, &mut bytes).is_ok()
 }
 
-/// What the thread goes by.
-pub(crate) struct Control {
+/// The thread that sees to signals: what it goes by.
+pub(crate) struct SignalThread {
     pub(crate) options: Settings,
     pub(crate) file: Option<ConfigFile>,
     pub(crate) signals: Signals,
@@ -99,7 +99,7 @@ pub(crate) struct Control {
     pub(crate) programs: Option<usize>,
 }
 
-impl Control {
+impl SignalThread {
     /// Waits until the daemon has begun, and sees to signals until it has ended. Returns whether it
     /// began.
     pub(crate) fn run(&mut self, starting: Starting) -> Result<bool, RunError> {
@@ -183,7 +183,7 @@ impl Control {
         let Signals { stop, hangups, upgrades } = &self.signals;
         let pipes = clone(stop).and_then(|stop| Ok([stop, clone(hangups)?, clone(upgrades)?]));
         let file = self.file.as_ref();
-        let control = Arc::new(broker::Control {
+        let control = Arc::new(broker::ControlToPass {
             file: file.map(|file| (file.path().to_path_buf(), file.text())),
             slots: daemon.config.slots,
             socket: daemon.config.socket.clone(),

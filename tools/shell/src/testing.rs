@@ -1,0 +1,44 @@
+//! What tests of several crates do alike.
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+/// With `1` in it, a test that needs root, or rights of it that a container lacks, fails where it
+/// cannot run. `cargo xtask ci` sets it where there are all of them.
+pub const REQUIRE_ROOT: &str = "URXE_REQUIRE_ROOT";
+
+/// Says that a test could not run, and why.
+pub fn could_not_run(reason: &str) {
+    let thread = std::thread::current();
+    let test = thread.name().unwrap_or("a test");
+    // Not by eprintln: what a passing test prints that way, the harness keeps to itself.
+    let _ = writeln!(std::io::stderr(), "could not run: {test}: {reason}");
+}
+
+/// Says that a test could not run for want of rights that root has; see [`REQUIRE_ROOT`].
+///
+/// # Panics
+/// With `URXE_REQUIRE_ROOT=1`.
+#[track_caller]
+pub fn needs_root(reason: &str) {
+    could_not_run(reason);
+    let is_required = std::env::var_os(REQUIRE_ROOT).is_some_and(|value| value == "1");
+    assert!(!is_required, "{REQUIRE_ROOT}=1, but: {reason}");
+}
+
+/// Has the C compiler accept a program, if there is one.
+///
+/// # Panics
+/// With what the compiler says, if it does not.
+#[track_caller]
+pub fn assert_compiles(c: &str) {
+    let compiler = Command::new("cc")
+        .args(["-x", "c", "-fsyntax-only", "-"])
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
+    let Ok(mut compiler) = compiler else { return could_not_run("no C compiler") };
+    compiler.stdin.take().expect("it is piped").write_all(c.as_bytes()).expect("cc takes it");
+    let output = compiler.wait_with_output().expect("cc ends");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
