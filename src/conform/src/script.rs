@@ -415,6 +415,11 @@ impl<'a> Script<'a> {
         self.rng.next_u32()
     }
 
+    /// Whether the device does atomics, if its program tells.
+    pub fn has_atomics(&self) -> Option<bool> {
+        self.device.has_atomics()
+    }
+
     /// Whether outer headers are seen byte for byte.
     pub fn sees_headers(&self) -> bool {
         self.link.sees_headers()

@@ -1,6 +1,7 @@
 //! The checks, by area.
 
 mod acks;
+mod answers;
 mod atomics;
 mod cm_call;
 mod cm_caller;

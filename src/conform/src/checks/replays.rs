@@ -1,5 +1,6 @@
 //! READs and atomics that come again.
 
+use super::answers::{atomic_answer, value};
 use super::requests::{MTU, compare_swap, fetch_add, read, write_only, writes};
 use crate::check::{Check, Outcome, Risk, ensure};
 use crate::device::Setup;
@@ -211,7 +212,7 @@ fn an_atomics_repeat_has_the_first_msn(t: &mut Script<'_>) -> Outcome {
     t.connect(&Setup::rc().atomic())?;
     for psn in 0..2 {
         t.send(fetch_add(t, psn, 0, 1))?;
-        t.expect(atomic_result(psn).msn(psn as u32 + 1))?;
+        atomic_answer(t, atomic_result(psn).msn(psn as u32 + 1))?;
     }
     t.send(fetch_add(t, 0, 0, 1))?;
     t.expect(atomic_result(0).msn(1))?;
@@ -283,13 +284,6 @@ fn an_atomic_as_a_read(t: &mut Script<'_>) -> Outcome {
     t.send(fetch_add(t, 1, 0, 0))?;
     t.expect(atomic_ack(1, original).msn(2))?;
     Ok(())
-}
-
-/// What eight bytes contain, by an atomic at PSN 0.
-fn value(t: &mut Script<'_>, offset: u64) -> Outcome<u64> {
-    t.send(fetch_add(t, 0, offset, 0))?;
-    let answer = t.expect(atomic_result(0).msn(1))?;
-    Ok(answer.body().last_chunk().map_or(0, |&bytes| u64::from_be_bytes(bytes)))
 }
 
 /// The answer to a READ that asks for a part of an earlier one: as to a READ of its own, or as the
