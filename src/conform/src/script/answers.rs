@@ -73,7 +73,10 @@ impl Script<'_> {
         }
         match expected {
             [one] => self.check(one, arrived).map(|()| None),
-            _ => Err(Stop::failed(describe(expected), arrived.to_string())),
+            _ => {
+                expected.iter().for_each(|one| self.note_contradiction(one, arrived));
+                Err(Stop::failed(describe(expected), arrived.to_string()))
+            }
         }
     }
 
