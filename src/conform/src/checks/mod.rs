@@ -89,3 +89,6 @@ pub fn all() -> impl Iterator<Item = &'static Check> {
     .into_iter()
     .flatten()
 }
+
+#[cfg(test)]
+mod tests;

@@ -214,3 +214,6 @@ impl<A: Agent> Agent for AgentDevice<A> {
         Ok(answered)
     }
 }
+
+#[cfg(test)]
+mod tests;
