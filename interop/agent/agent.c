@@ -472,6 +472,11 @@ static int do_modify_qp(const struct json *command)
 			mask |= fields[i].mask;
 	if (attr.qp_state == IBV_QPS_INIT)
 		mask |= IBV_QP_PKEY_INDEX | IBV_QP_PORT;
+	if (attr.qp_state == IBV_QPS_SQD) {
+		/* Without it a device need not tell that the queue has drained. */
+		attr.en_sqd_async_notify = 1;
+		mask |= IBV_QP_EN_SQD_ASYNC_NOTIFY;
+	}
 	return check(ibv_modify_qp(thing->qp, &attr, mask), "ibv_modify_qp");
 }
 
@@ -919,7 +924,8 @@ static int do_poll(const struct json *command)
 		return -1;
 	say("{\"wcs\": [");
 	while (found < count) {
-		struct ibv_wc wc;
+		/* Drivers leave out fields that mean nothing for a transport. */
+		struct ibv_wc wc = { 0 };
 		int polled = ibv_poll_cq(thing->cq, 1, &wc);
 
 		if (polled < 0)
@@ -1005,16 +1011,19 @@ static int is_roce_v2(int index)
 static int do_hello(const struct json *command)
 {
 	static const unsigned char mapped[12] = { [10] = 0xff, [11] = 0xff };
+	struct ibv_device_attr device;
 	struct ibv_port_attr port;
 	struct utsname system;
 	const char *comma = "";
 
 	(void)command;
-	if (check(ibv_query_port(context, PORT, &port), "ibv_query_port"))
+	if (check(ibv_query_device(context, &device), "ibv_query_device") ||
+	    check(ibv_query_port(context, PORT, &port), "ibv_query_port"))
 		return -1;
 	uname(&system);
-	say("{\"device\": \"%s\", \"mtu\": %u, \"system\": \"%s %s\", \"gids\": {",
-	    ibv_get_device_name(context->device), 128u << port.active_mtu, system.sysname,
+	say("{\"device\": \"%s\", \"mtu\": %u, \"atomics\": %s, \"system\": \"%s %s\", \"gids\": {",
+	    ibv_get_device_name(context->device), 128u << port.active_mtu,
+	    device.atomic_cap == IBV_ATOMIC_NONE ? "false" : "true", system.sysname,
 	    system.release);
 	for (int i = 0; i < port.gid_tbl_len && i < MAX_GIDS; i++) {
 		static const union ibv_gid none;

@@ -49,7 +49,6 @@ const FOUND_BY: &[(Fault, &str)] = &[
     (Fault::DuplicateAtomicNotAnswered, "replays/a-compare-swap-is-not-done-again"),
     (Fault::DuplicateReadNotAnswered, "replays/a-read-is-answered-again"),
     (Fault::DuplicateReadFromItsStart, "replays/the-rest-of-a-read"),
-    (Fault::DuplicateAtomicNewMsn, "replays/an-atomics-repeat-has-the-first-msn"),
     (Fault::PartWithoutFirstTaken, "opcodes/write-middle-without-first"),
     (Fault::StartInsideSendTaken, "opcodes/send-first-inside-a-send"),
     (Fault::OtherInsideMessageTaken, "opcodes/read-inside-a-write"),
@@ -153,6 +152,7 @@ const FOUND_BY: &[(Fault, &str)] = &[
 /// What the standard lets a device do, and most do not: the check that says so.
 const VARIATIONS: &[(Fault, &str)] = &[
     (Fault::ReservedOpcodeDropped, "opcodes/reserved-0x15"),
+    (Fault::DuplicateAtomicNewMsn, "replays/an-atomics-repeat-has-the-first-msn"),
     (Fault::ReadSeesLaterWrites, "read/before-a-write-to-the-same-place"),
     (Fault::RnrFollowedBySequenceNak, "rnr/requests-behind-are-silent"),
     (Fault::CnpNever, "congestion/a-marked-request-is-notified"),

@@ -106,7 +106,7 @@ impl SimAgent {
     fn execute(&mut self, command: &Command) -> Done {
         match command {
             Command::Hello => Ok(json!({"device": "the engine of urxe", "mtu": 4096,
-                "gids": {self.addr.to_string(): 0}, "system": "a simulated network"})),
+                "atomics": true, "gids": {self.addr.to_string(): 0}, "system": "a simulated network"})),
             Command::RegMr { name, len, access } => self.register(name, *len, *access),
             Command::Write { mr, off, hex } => self.write(mr, *off, hex),
             Command::Read { mr, off, len } => self.read(mr, *off, *len),

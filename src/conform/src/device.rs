@@ -41,6 +41,11 @@ pub trait Device {
         None
     }
 
+    /// Whether the device does atomics, as far as its program tells: they are optional.
+    fn has_atomics(&self) -> Option<bool> {
+        None
+    }
+
     /// Which of the device's addresses packets come from, for its program.
     fn gid_index(&self) -> u8 {
         0

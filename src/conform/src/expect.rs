@@ -2,6 +2,8 @@
 
 use crate::Arrived;
 use std::fmt::Write;
+use std::ops::RangeInclusive;
+use urxe_types::RnrTimer;
 use urxe_wire::{NakCode, Opcode, Syndrome};
 
 /// A packet that a check waits for: its opcode, and of the rest as much as the rule says.
@@ -12,7 +14,7 @@ pub struct Expect {
     opcode: u8,
     at: Option<i32>,
     syndrome: Option<Answer>,
-    msn: Option<u32>,
+    msn: Option<RangeInclusive<u32>>,
     payload: Option<Vec<u8>>,
     payload_len: Option<usize>,
     ack_req: Option<bool>,
@@ -31,7 +33,7 @@ pub enum Answer {
     Nak(NakCode),
     /// RNR NAK, with any timer.
     NotReady,
-    /// RNR NAK with this timer code.
+    /// RNR NAK with this timer code, or with one of a longer time: the QP's is the least.
     NotReadyFor(u8),
 }
 
@@ -42,7 +44,9 @@ impl Answer {
                 true
             }
             (Answer::Nak(code), Syndrome::Nak(found)) => code == found,
-            (Answer::NotReadyFor(code), Syndrome::RnrNak { timer }) => timer.code() == code,
+            (Answer::NotReadyFor(code), Syndrome::RnrNak { timer }) => {
+                timer.duration() >= RnrTimer::new(code).duration()
+            }
             _ => false,
         }
     }
@@ -101,8 +105,13 @@ pub fn atomic_result(at: i32) -> Expect {
 
 impl Expect {
     /// With this message sequence number.
-    pub fn msn(mut self, msn: u32) -> Expect {
-        self.msn = Some(msn);
+    pub fn msn(self, msn: u32) -> Expect {
+        self.msns(msn..=msn)
+    }
+
+    /// With one of these message sequence numbers.
+    pub fn msns(mut self, msns: RangeInclusive<u32>) -> Expect {
+        self.msn = Some(msns);
         self
     }
 
@@ -142,7 +151,7 @@ impl Expect {
         self
     }
 
-    /// With this RNR timer code.
+    /// With this RNR timer code, or one of a longer time.
     pub fn timer(mut self, code: u8) -> Expect {
         self.syndrome = Some(Answer::NotReadyFor(code));
         self
@@ -183,10 +192,10 @@ impl Expect {
                 None => differs("AETH", "missing".into(), format!("{answer:?}")),
             }
         }
-        if let (Some(msn), Some((_, found))) = (self.msn, aeth)
-            && msn != found
+        if let (Some(msns), Some((_, found))) = (&self.msn, aeth)
+            && !msns.contains(&found)
         {
-            differs("MSN", found.to_string(), msn.to_string());
+            differs("MSN", found.to_string(), numbers(msns));
         }
         if let Some(payload) = &self.payload
             && arrived.payload() != payload
@@ -237,8 +246,8 @@ impl Expect {
         if let Some(at) = self.at {
             let _ = write!(text, " at PSN {at}");
         }
-        if let Some(msn) = self.msn {
-            let _ = write!(text, ", MSN {msn}");
+        if let Some(msns) = &self.msn {
+            let _ = write!(text, ", MSN {}", numbers(msns));
         }
         text
     }
@@ -254,6 +263,11 @@ fn name(opcode: u8) -> String {
         Some(opcode) => opcode.to_string(),
         None => format!("{opcode:#04x}"),
     }
+}
+
+fn numbers(range: &RangeInclusive<u32>) -> String {
+    let (first, last) = (range.start(), range.end());
+    if first == last { first.to_string() } else { format!("{first} to {last}") }
 }
 
 fn excerpt(bytes: &[u8]) -> String {

@@ -40,6 +40,8 @@ pub mod report;
 pub mod rules;
 pub mod run;
 pub mod script;
+#[cfg(test)]
+mod testing;
 pub mod verdict;
 
 pub use arrived::Arrived;

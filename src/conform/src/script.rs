@@ -23,11 +23,12 @@ use crate::pace::Pace;
 use crate::packet::{Packet, Sequence};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
+use std::cell::Cell;
 use std::collections::{BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 use urxe_wire::icrc::{Checker, Verdict};
 use urxe_wire::mad::Mad;
-use urxe_wire::{Bth, Flow, icrc};
+use urxe_wire::{Bth, Flow, NakCode, OuterHeaders, icrc};
 
 /// How long answers are waited for.
 #[derive(Clone, Copy, Debug)]
@@ -95,6 +96,8 @@ pub struct Script<'a> {
     checker: Checker,
     evidence: Evidence,
     variations: Vec<String>,
+    /// An answer has come in the place of another, of which no loss on the way is the cause.
+    is_contradicted: Cell<bool>,
     /// Numbers what is made on the device by name.
     next_name: u32,
     /// Events that the program has told of and that were not waited for yet.
@@ -131,6 +134,9 @@ pub struct ConnectionId(usize);
 /// How long after the end of a wait datagrams are taken in that have come already.
 const MOST_OVERTIME: Duration = Duration::from_secs(1);
 
+/// Bytes of the longest headers beside a payload: BTH, RETH, immediate data and ICRC.
+const MOST_HEADERS: usize = Bth::LEN + 16 + 4 + icrc::LEN;
+
 /// UDP source ports of a RoCEv2 sender begin here.
 const SOURCE_PORT: u16 = 0xc000;
 
@@ -154,6 +160,7 @@ impl<'a> Script<'a> {
             checker: Checker::new(),
             evidence: Evidence::default(),
             variations: Vec::new(),
+            is_contradicted: Cell::new(false),
             next_name: 0,
             events: VecDeque::new(),
         }
@@ -166,6 +173,7 @@ impl<'a> Script<'a> {
     /// # Errors
     /// If there is none to be had.
     pub fn connect(&mut self, setup: &Setup) -> Outcome<ConnectionId> {
+        self.ensure_fits(&self.usual_flow(), setup.mtu.bytes() + MOST_HEADERS)?;
         let psn = setup.our_psn.unwrap_or_else(|| self.rng.next_u32() & 0xff_ffff);
         let qpn = self.unused_qpn();
         let mut ours = OurEnd { addr: self.link.local(), qpn, psn };
@@ -264,7 +272,6 @@ impl<'a> Script<'a> {
     /// # Errors
     /// If the port does not work.
     pub fn send_all(&mut self, packets: &[Packet]) -> Outcome {
-        let now = self.link.now();
         let connection = &self.connections[self.selected];
         let mut datagrams = Vec::new();
         for packet in packets {
@@ -272,10 +279,33 @@ impl<'a> Script<'a> {
             let ecn = packet.ecn & 3;
             let traffic_class = connection.flow.traffic_class & !3 | ecn;
             let flow = Flow { traffic_class, ..connection.flow };
-            self.evidence.sent(now, &flow, &bytes, packet.icrc_damage);
             datagrams.push((flow, bytes, packet.icrc_damage));
         }
-        Ok(self.link.send(&datagrams)?)
+        self.transmit(&datagrams)
+    }
+
+    /// Sends datagrams, and keeps them as evidence once they are sent.
+    fn transmit(&mut self, datagrams: &[(Flow, Vec<u8>, u32)]) -> Outcome {
+        for (flow, bytes, _) in datagrams {
+            self.ensure_fits(flow, bytes.len())?;
+        }
+        let now = self.link.now();
+        self.link.send(datagrams)?;
+        for (flow, bytes, damage) in datagrams {
+            self.evidence.sent(now, flow, bytes, *damage);
+        }
+        Ok(())
+    }
+
+    /// A datagram of so many bytes can be sent and received on the tester's link.
+    fn ensure_fits(&self, flow: &Flow, len: usize) -> Outcome {
+        let (len, most) = (OuterHeaders::len(flow.src.is_ipv6()) + len, self.link.largest_packet());
+        match most.filter(|&most| len > most) {
+            Some(most) => Err(Stop::NotSupported(format!(
+                "a packet of {len} bytes: the tester's link takes {most} at most"
+            ))),
+            None => Ok(()),
+        }
     }
 
     /// The next packet for this connection, if one comes within this time.
@@ -361,8 +391,7 @@ impl<'a> Script<'a> {
     /// # Errors
     /// If the port does not work.
     pub fn send_raw(&mut self, flow: &Flow, bytes: &[u8]) -> Outcome {
-        self.evidence.sent(self.link.now(), flow, bytes, 0);
-        Ok(self.link.send(&[(*flow, bytes.to_vec(), 0)])?)
+        self.transmit(&[(*flow, bytes.to_vec(), 0)])
     }
 
     /// Whether a packet is as expected.
@@ -372,7 +401,20 @@ impl<'a> Script<'a> {
     pub fn check(&self, expected: &Expect, arrived: &Arrived) -> Outcome {
         match expected.mismatch(arrived, self.first_psn(arrived)) {
             None => Ok(()),
-            Some(wrong) => Err(Stop::failed(expected.describe(), format!("{arrived}: {wrong}"))),
+            Some(wrong) => {
+                self.note_contradiction(expected, arrived);
+                Err(Stop::failed(expected.describe(), format!("{arrived}: {wrong}")))
+            }
+        }
+    }
+
+    /// Remembers an answer that stands in the place of this one. Where another place is answered,
+    /// or a gap is told of, packets may have been lost, or come late.
+    fn note_contradiction(&self, expected: &Expect, arrived: &Arrived) {
+        let is_in_its_place = expected.place() == Some(self.place(arrived));
+        let is_of_a_loss = arrived.nak() == Some(NakCode::SequenceError);
+        if arrived.is_response() && arrived.icrc_is_right && is_in_its_place && !is_of_a_loss {
+            self.is_contradicted.set(true);
         }
     }
 
@@ -415,6 +457,11 @@ impl<'a> Script<'a> {
         self.rng.next_u32()
     }
 
+    /// Whether the device does atomics, if its program tells.
+    pub fn has_atomics(&self) -> Option<bool> {
+        self.device.has_atomics()
+    }
+
     /// Whether outer headers are seen byte for byte.
     pub fn sees_headers(&self) -> bool {
         self.link.sees_headers()
@@ -428,11 +475,12 @@ impl<'a> Script<'a> {
         }
     }
 
-    /// What was sent and received, and the variations that were seen.
-    pub(crate) fn finish(mut self) -> (Evidence, Vec<String>) {
+    /// What was sent and received, and the variations that were seen; whether the device has given
+    /// an answer that no loss explains.
+    pub(crate) fn finish(mut self) -> (Evidence, Vec<String>, bool) {
         self.stop_work();
         self.device.end_check();
-        (self.evidence, self.variations)
+        (self.evidence, self.variations, self.is_contradicted.get())
     }
 
     fn current(&self) -> &Connection {
@@ -460,17 +508,28 @@ impl<'a> Script<'a> {
             return Ok(false);
         }
         let Some((outer, bytes)) = self.link.receive(until)? else { return Ok(false) };
-        if bytes.len() < Bth::LEN + icrc::LEN {
-            return Ok(true);
-        }
         let at = self.link.now();
+        let is_the_devices = outer.flow.src == self.device.addr();
+        if bytes.len() < Bth::LEN + icrc::LEN {
+            if !is_the_devices {
+                return Ok(true);
+            }
+            self.evidence.received(at, &outer, &bytes, Verdict::Bad);
+            let seen = format!("one of {} bytes: {bytes:02x?}", bytes.len());
+            return Err(Stop::failed("datagrams with a BTH and an ICRC", seen));
+        }
         let verdict = self.checker.check(&outer, &bytes);
-        self.evidence.received(at, &outer, &bytes, verdict);
         let icrc_is_right = verdict != Verdict::Bad;
         let arrived = Arrived { at, outer, bytes, icrc_is_right };
         let qpn = arrived.dest_qp();
-        match self.connections.iter_mut().find(|connection| connection.ours.qpn == qpn) {
-            Some(connection) => connection.take_in(arrived),
+        let ours = self.connections.iter().position(|connection| connection.ours.qpn == qpn);
+        // Others on the network may still send to QPs that somebody had at this address.
+        if ours.is_none() && !is_the_devices {
+            return Ok(true);
+        }
+        self.evidence.received(at, &arrived.outer, &arrived.bytes, verdict);
+        match ours {
+            Some(ours) => self.connections[ours].take_in(arrived),
             None => self.strays.push_back(arrived),
         }
         Ok(true)
@@ -514,3 +573,6 @@ impl Connection {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -144,6 +144,21 @@ impl RxBatch {
         self.datagrams == 0
     }
 
+    /// From now on the datagrams that there are come out in the order in which they came, ACKs
+    /// behind the requests that they followed too: for who looks at what a peer sends.
+    pub fn keep_order(&mut self) {
+        self.spans.iter_mut().for_each(|span| span.is_last_first = false);
+    }
+
+    /// Shows all datagrams, taken or not, in the order in which they came.
+    pub fn as_received(&self) -> impl Iterator<Item = (Outer, &[u8])> {
+        self.spans.iter().flat_map(move |span| {
+            (0..span.datagrams).map(move |index| {
+                (span.outer(index), &self.buffers[span.buffer][span.range(index)])
+            })
+        })
+    }
+
     /// Shows the datagrams that were not taken yet.
     pub fn iter(&self) -> impl Iterator<Item = (Outer, &[u8])> {
         let spans = self.spans.get(self.span..).unwrap_or_default();
@@ -356,6 +371,28 @@ mod tests {
             assert_eq!(order(&[write, answer, ack]), [0, 1, 2]);
         }
         assert_eq!(order(&[ack, write]), [0, 1]);
+    }
+
+    #[test]
+    fn datagrams_can_be_seen_in_the_order_in_which_they_came() {
+        let mut rx = RxBatch::new(1);
+        let opcodes = [Opcode::RC_WRITE_ONLY, Opcode::RC_SEND_ONLY, Opcode::RC_ACK];
+        for (at, opcode) in opcodes.iter().enumerate() {
+            rx.buffers()[0][at * 20] = opcode.byte();
+        }
+        assert_eq!(rx.add(0, 0, 60, 20, outer(0)), 3);
+        let came: Vec<u8> = rx.as_received().map(|(_, bytes)| bytes[0]).collect();
+        assert_eq!(came, opcodes.map(Opcode::byte));
+        let ack = rx.next_datagram().map(|(_, bytes)| bytes[0]);
+        assert_eq!(ack, Some(Opcode::RC_ACK.byte()));
+        assert_eq!(rx.as_received().count(), 3);
+
+        rx.clear();
+        assert_eq!(rx.add(0, 0, 60, 20, outer(0)), 3);
+        rx.keep_order();
+        let taken: Vec<u8> =
+            std::iter::from_fn(|| rx.next_datagram().map(|(_, bytes)| bytes[0])).collect();
+        assert_eq!(taken, opcodes.map(Opcode::byte));
     }
 
     /// A request of 8 bytes and an ACK behind it, in one datagram.

@@ -15,6 +15,9 @@ pub struct Hello {
     pub gids: BTreeMap<IpAddr, u8>,
     /// The largest path MTU of its link, in bytes.
     pub mtu: u32,
+    /// Whether it does atomics, if the program tells.
+    #[serde(default)]
+    pub atomics: Option<bool>,
     /// What it runs on.
     #[serde(default)]
     pub system: String,

@@ -1,5 +1,6 @@
 //! Atomics at the responder of a reliable connection.
 
+use super::answers::{atomic_answer, value};
 use super::requests::{compare_swap, fetch_add, read, write_only};
 use crate::check::{Check, Outcome, Risk, ensure};
 use crate::device::Setup;
@@ -195,9 +196,9 @@ fn several_at_once(t: &mut Script<'_>) -> Outcome {
     let atomics: Vec<Packet> = (1..5).map(|psn| fetch_add(t, psn, 0, 10)).collect();
     t.send_all(&atomics)?;
     for psn in 1..5 {
-        t.expect(
-            atomic_ack(psn, original.wrapping_add(10 * (psn as u64 - 1))).msn(psn as u32 + 1),
-        )?;
+        let (added, msn) = (10 * (psn as u64 - 1), psn as u32 + 1);
+        let answer = t.expect(atomic_ack(psn, original.wrapping_add(added)).msns(msn..=5))?;
+        t.allow_newer_msn(&answer, msn);
     }
     t.expect_nothing()
 }
@@ -209,7 +210,7 @@ fn other_words_stay(t: &mut Script<'_>) -> Outcome {
         t.expect_read(0, 32, 1)?
     };
     t.send(fetch_add(t, 1, 8, 0x1111_1111_1111_1111))?;
-    t.expect(atomic_result(1))?;
+    atomic_answer(t, atomic_result(1))?;
     let after = {
         t.send(read(t, 2, 0, 32))?;
         t.expect_read(2, 32, 3)?
@@ -221,12 +222,13 @@ fn other_words_stay(t: &mut Script<'_>) -> Outcome {
 
 fn sees_writes_before_it(t: &mut Script<'_>) -> Outcome {
     t.connect(&Setup::rc().write().atomic())?;
+    value(t, 64)?;
     let data = [1, 2, 3, 4, 5, 6, 7, 8];
-    t.send(write_only(t, 0, 64, &data))?;
-    t.expect_acked(0, 1)?;
-    t.send(fetch_add(t, 1, 64, 0))?;
+    t.send(write_only(t, 1, 64, &data))?;
+    t.expect_acked(1, 2)?;
+    t.send(fetch_add(t, 2, 64, 0))?;
     let orders = [u64::from_le_bytes(data), u64::from_be_bytes(data)];
-    t.expect_one_of(&orders.map(|number| atomic_ack(1, number).msn(2)))?;
+    t.expect_one_of(&orders.map(|number| atomic_ack(2, number).msn(3)))?;
     Ok(())
 }
 
@@ -234,14 +236,14 @@ fn the_last_word_of_the_region(t: &mut Script<'_>) -> Outcome {
     t.connect(&Setup::rc().atomic())?;
     let at = t.memory().len as u64 - 8;
     t.send(fetch_add(t, 0, at, 0))?;
-    t.expect(atomic_result(0).msn(1))?;
+    atomic_answer(t, atomic_result(0).msn(1))?;
     t.expect_nothing()
 }
 
 fn the_answer_is_bare(t: &mut Script<'_>) -> Outcome {
     t.connect(&Setup::rc().atomic())?;
     t.send(fetch_add(t, 0, 0, 0))?;
-    let answer = t.expect(atomic_result(0))?;
+    let answer = atomic_answer(t, atomic_result(0))?;
     ensure(answer.bytes.len() == 28, "28 bytes", || format!("{} bytes", answer.bytes.len()))?;
     ensure(!answer.ack_req() && !answer.solicited(), "neither bit", || "AckReq or solicited".into())
 }
@@ -249,39 +251,36 @@ fn the_answer_is_bare(t: &mut Script<'_>) -> Outcome {
 fn with_ackreq_draws_no_ack(t: &mut Script<'_>) -> Outcome {
     t.connect(&Setup::rc().atomic())?;
     t.send(fetch_add(t, 0, 0, 0).ack_req())?;
-    t.expect(atomic_result(0).msn(1))?;
+    atomic_answer(t, atomic_result(0).msn(1))?;
     t.expect_nothing()
 }
 
 fn fetch_add_misaligned(t: &mut Script<'_>) -> Outcome {
     t.connect(&Setup::rc().atomic())?;
-    t.send(fetch_add(t, 0, 4, 1))?;
-    t.expect_refused_or(InvalidRequest, RemoteAccess, 0)
+    value(t, 0)?;
+    t.send(fetch_add(t, 1, 4, 1))?;
+    t.expect_refused_or(InvalidRequest, RemoteAccess, 1)
 }
 
 fn compare_swap_misaligned(t: &mut Script<'_>) -> Outcome {
     t.connect(&Setup::rc().atomic())?;
-    t.send(compare_swap(t, 0, 1, 0, 0))?;
-    t.expect_refused_or(InvalidRequest, RemoteAccess, 0)
+    value(t, 0)?;
+    t.send(compare_swap(t, 1, 1, 0, 0))?;
+    t.expect_refused_or(InvalidRequest, RemoteAccess, 1)
 }
 
 fn wrong_key_is_refused(t: &mut Script<'_>) -> Outcome {
     t.connect(&Setup::rc().atomic())?;
+    value(t, 0)?;
     let (addr, wrong) = (t.addr(0), t.rkey() ^ 0x1000_0001);
-    t.send(packet(Opcode::RC_FETCH_ADD).atomic(addr, wrong, 1, 0))?;
-    t.expect_refused(RemoteAccess, 0)
+    t.send(packet(Opcode::RC_FETCH_ADD).at(1).atomic(addr, wrong, 1, 0))?;
+    t.expect_refused(RemoteAccess, 1)
 }
 
 fn past_the_end(t: &mut Script<'_>) -> Outcome {
     t.connect(&Setup::rc().atomic())?;
+    value(t, 0)?;
     let at = t.memory().len as u64;
-    t.send(fetch_add(t, 0, at, 1))?;
-    t.expect_refused(RemoteAccess, 0)
-}
-
-/// What eight bytes contain, by an atomic at PSN 0.
-fn value(t: &mut Script<'_>, offset: u64) -> Outcome<u64> {
-    t.send(fetch_add(t, 0, offset, 0))?;
-    let answer = t.expect(atomic_result(0).msn(1))?;
-    Ok(answer.body().last_chunk().map_or(0, |&bytes| u64::from_be_bytes(bytes)))
+    t.send(fetch_add(t, 1, at, 1))?;
+    t.expect_refused(RemoteAccess, 1)
 }

@@ -3,6 +3,7 @@
 use super::requests::{MTU, silent_write, write_only, writes, writes_with_imm};
 use crate::check::{Check, Outcome, Risk, Stop};
 use crate::device::Setup;
+use crate::expect::{ack, nak};
 use crate::packet::{Packet, packet};
 use crate::script::Script;
 use urxe_types::PathMtu;
@@ -217,7 +218,7 @@ fn past_the_end_in_packets(t: &mut Script<'_>) -> Outcome {
     let at = end(t) - 2 * MTU as u64;
     let data = t.bytes(2 * MTU + 1);
     t.send_all(&writes(t, 0, at, &data))?;
-    let expected = [0, 1, 2].map(|psn| crate::expect::nak(RemoteAccess, psn).msn(0));
+    let expected = [0, 1, 2].map(|psn| nak(RemoteAccess, psn).msn(0));
     let refused = t.expect_one_of(&expected)?.0;
     if refused != 0 {
         t.allow(format!("refuses a WRITE that leaves its region at packet {refused}"));
@@ -236,7 +237,20 @@ fn longer_than_the_region(t: &mut Script<'_>) -> Outcome {
     t.connect(&Setup::rc().write())?;
     let first = packet(Opcode::RC_WRITE_FIRST).reth(t.addr(0), t.rkey(), 1 << 31);
     t.send(first.payload(&[1; MTU]).ack_req())?;
-    t.expect_refused(RemoteAccess, 0)
+    if t.expect_one_of(&[nak(RemoteAccess, 0), ack(0).msn(0)])?.0 == 0 {
+        return t.expect_no_service(0);
+    }
+    // The first packet that is not within.
+    let outside = t.memory().len.div_ceil(MTU) as i32;
+    let middle = |psn| packet(Opcode::RC_WRITE_MIDDLE).at(psn).payload(&[1; MTU]);
+    let mut packets: Vec<Packet> = (1..=outside).map(middle).collect();
+    if let Some(last) = packets.last_mut() {
+        last.ack_req = true;
+    }
+    t.send_all(&packets)?;
+    t.expect_answer(nak(RemoteAccess, outside).msn(0))?;
+    t.allow(format!("refuses a WRITE that leaves its region at packet {outside}"));
+    t.expect_no_service(outside)
 }
 
 fn key_with_another_low_byte(t: &mut Script<'_>) -> Outcome {

@@ -1,6 +1,7 @@
 //! The checks, by area.
 
 mod acks;
+mod answers;
 mod atomics;
 mod cm_call;
 mod cm_caller;
@@ -88,3 +89,6 @@ pub fn all() -> impl Iterator<Item = &'static Check> {
     .into_iter()
     .flatten()
 }
+
+#[cfg(test)]
+mod tests;

@@ -226,6 +226,7 @@ fn unsignaled(t: &mut Script<'_>) -> Outcome {
     let data = t.bytes(16);
     t.fill(SOURCE, &data)?;
     let range = SOURCE..SOURCE + 16;
+    t.grant_credits()?;
     t.post(&[SendWr::send(1, range.clone()).unsignaled(), SendWr::send(2, range)])?;
     t.expect(request(RC_SEND_ONLY, 0))?;
     t.expect(request(RC_SEND_ONLY, 1))?;

@@ -133,51 +133,59 @@ fn read_where_only_atomics_are_allowed(t: &mut Script<'_>) -> Outcome {
 }
 
 fn qp_that_does_not_let_write(t: &mut Script<'_>) -> Outcome {
-    qp_refuses(t, Access::REMOTE_READ, |t| write_only(t, 0, 0, &[1; 8]))
+    qp_refuses(t, &both(), Access::REMOTE_READ, |t| write_only(t, 0, 0, &[1; 8]))
 }
 
 fn qp_that_does_not_let_read(t: &mut Script<'_>) -> Outcome {
-    qp_refuses(t, Access::REMOTE_WRITE, |t| read(t, 0, 0, 8))
+    qp_refuses(t, &both(), Access::REMOTE_WRITE, |t| read(t, 0, 0, 8))
 }
 
 fn qp_that_lets_no_atomics(t: &mut Script<'_>) -> Outcome {
-    qp_refuses(t, Access::REMOTE_WRITE | Access::REMOTE_READ, |t| fetch_add(t, 0, 0, 1))
+    let rights = Access::REMOTE_WRITE | Access::REMOTE_READ;
+    qp_refuses(t, &both().atomic(), rights, |t| fetch_add(t, 0, 0, 1))
 }
 
 fn region_that_does_not_let_write(t: &mut Script<'_>) -> Outcome {
-    region_refuses(t, Access::REMOTE_READ | Access::REMOTE_ATOMIC, |key| {
+    region_refuses(t, &both(), Access::REMOTE_READ, |key| {
         packet(Opcode::RC_WRITE_ONLY).reth(key.addr, key.rkey, 8).payload(&[1; 8]).ack_req()
     })
 }
 
 fn region_that_does_not_let_read(t: &mut Script<'_>) -> Outcome {
-    region_refuses(t, Access::REMOTE_WRITE | Access::REMOTE_ATOMIC, |key| {
+    region_refuses(t, &both(), Access::REMOTE_WRITE, |key| {
         packet(Opcode::RC_READ_REQUEST).reth(key.addr, key.rkey, 8)
     })
 }
 
 fn region_that_lets_no_atomics(t: &mut Script<'_>) -> Outcome {
-    region_refuses(t, Access::REMOTE_WRITE | Access::REMOTE_READ, |key| {
+    let rights = Access::REMOTE_WRITE | Access::REMOTE_READ;
+    region_refuses(t, &both().atomic(), rights, |key| {
         packet(Opcode::RC_FETCH_ADD).atomic(key.addr, key.rkey, 1, 0)
     })
 }
 
-/// A QP whose memory lets everything, and that itself lets only this, refuses a request.
+/// A QP whose memory lets this setup, and that itself lets only this, refuses a request.
 fn qp_refuses(
     t: &mut Script<'_>,
+    setup: &Setup,
     rights: Access,
     request: impl Fn(&Script<'_>) -> Packet,
 ) -> Outcome {
-    t.connect(&everything())?;
+    t.connect(setup)?;
     let access = Some((Access::LOCAL_WRITE | rights).bits());
     t.modify_with(ModifyQp { access, ..ModifyQp::default() })?;
     t.send(request(t))?;
     t.expect_refused_or(InvalidRequest, RemoteAccess, 0)
 }
 
-/// Where a QP lets everything, memory that lets only this is closed to a request.
-fn region_refuses(t: &mut Script<'_>, rights: Access, request: impl Fn(&Key) -> Packet) -> Outcome {
-    t.connect(&everything())?;
+/// Where a QP lets this setup, memory that lets only this is closed to a request.
+fn region_refuses(
+    t: &mut Script<'_>,
+    setup: &Setup,
+    rights: Access,
+    request: impl Fn(&Key) -> Packet,
+) -> Outcome {
+    t.connect(setup)?;
     let access = (Access::LOCAL_WRITE | rights).bits();
     let name = "closed".into();
     let key: Key = t.tell(&Command::RegMr { name, len: 4096, access })?;
@@ -185,8 +193,9 @@ fn region_refuses(t: &mut Script<'_>, rights: Access, request: impl Fn(&Key) -> 
     t.expect_refused(RemoteAccess, 0)
 }
 
-fn everything() -> Setup {
-    Setup::rc().write().read().atomic()
+/// Peers may WRITE and READ. Atomics are optional, and so are only where they are asked about.
+fn both() -> Setup {
+    Setup::rc().write().read()
 }
 
 /// A request that neither QP nor memory allow is an invalid request, since the QP is asked first.

@@ -1,12 +1,11 @@
 //! SEND at the responder of a reliable connection.
 
+use super::answers::{invalidation_fails, too_long_is_refused};
 use super::requests::{send_only, sends, write_only};
 use crate::check::{Check, Outcome, Risk};
 use crate::device::Setup;
-use crate::expect::nak;
 use crate::packet::{Packet, packet};
 use crate::script::Script;
-use urxe_wire::NakCode::{InvalidRequest, RemoteAccess};
 use urxe_wire::Opcode;
 
 pub(super) const CHECKS: &[Check] = &[
@@ -158,13 +157,13 @@ fn as_long_as_its_receive(t: &mut Script<'_>) -> Outcome {
 fn longer_than_its_receive(t: &mut Script<'_>) -> Outcome {
     t.connect(&Setup::rc().exactly(1, 100))?;
     t.send(send_only(0, &[1; 101]))?;
-    t.expect_refused(InvalidRequest, 0)
+    too_long_is_refused(t, 0)
 }
 
 fn longer_than_its_receive_in_packets(t: &mut Script<'_>) -> Outcome {
     t.connect(&Setup::rc().exactly(1, 1100))?;
     t.send_all(&sends(0, &[1; 1500]))?;
-    t.expect_refused(InvalidRequest, 1)
+    too_long_is_refused(t, 1)
 }
 
 fn with_invalidate_of_an_unknown_key(t: &mut Script<'_>) -> Outcome {
@@ -200,14 +199,4 @@ fn between_writes(t: &mut Script<'_>) -> Outcome {
     t.send_all(&packets)?;
     t.expect_acked(3, 4)?;
     t.expect_nothing()
-}
-
-/// A SEND that may not invalidate what it names fails. Some devices just end the QP.
-fn invalidation_fails(t: &mut Script<'_>, psn: i32) -> Outcome {
-    match t.expect_nothing_or(&[nak(RemoteAccess, psn), nak(InvalidRequest, psn)])? {
-        Some(0) => {}
-        Some(_) => t.allow("calls it an invalid request"),
-        None => t.allow("ends the QP without a NAK"),
-    }
-    t.expect_no_service(psn)
 }

@@ -1,7 +1,9 @@
 //! A device with a program on it that does what it is told.
 
 use super::{Device, Handle, OurEnd, RemoteMemory, Services, Setup, TheirEnd, Unavailable};
-use crate::agent::{Agent, AgentError, Command, Connect, Hello, Key, Made, Path, RecvWr, State};
+use crate::agent::{
+    Agent, AgentError, Command, Connect, Hello, Key, Made, Operation, Path, RecvWr, State,
+};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::net::IpAddr;
@@ -50,6 +52,23 @@ impl<A: Agent> AgentDevice<A> {
     /// With programs on the device that wait to be connected to.
     pub fn with_services(self, services: Services) -> AgentDevice<A> {
         AgentDevice { services, ..self }
+    }
+
+    /// What the device has said that it does not do is not asked of it.
+    fn ensure_does(&self, setup: &Setup) -> Done {
+        let Hello { device, mtu, atomics, .. } = &self.hello;
+        let adds = setup.work.is_some_and(|work| work.operation == Operation::FetchAdd);
+        if *atomics == Some(false) && (setup.atomic || adds) {
+            let reason = format!("{device} does no atomics: its atomic_cap is IBV_ATOMIC_NONE");
+            return Err(Unavailable::NotSupported(reason));
+        }
+        // Drivers take any path MTU for a QP, and then lose what the link does not carry.
+        let wanted = setup.mtu.bytes();
+        if wanted > *mtu as usize {
+            let reason = format!("path MTU {wanted}: the link of {device} has {mtu} at most");
+            return Err(Unavailable::NotSupported(reason));
+        }
+        Ok(())
     }
 
     fn do_it<T: DeserializeOwned>(&mut self, command: &Command) -> Result<T, Unavailable> {
@@ -131,6 +150,7 @@ impl<A: Agent> Device for AgentDevice<A> {
     }
 
     fn connect(&mut self, setup: &Setup, ours: &mut OurEnd) -> Result<TheirEnd, Unavailable> {
+        self.ensure_does(setup)?;
         let handle = Handle(self.next);
         self.next += 1;
         let mut memory = None;
@@ -167,6 +187,10 @@ impl<A: Agent> Device for AgentDevice<A> {
         Some(self)
     }
 
+    fn has_atomics(&self) -> Option<bool> {
+        self.hello.atomics
+    }
+
     fn gid_index(&self) -> u8 {
         self.gid_index
     }
@@ -190,3 +214,6 @@ impl<A: Agent> Agent for AgentDevice<A> {
         Ok(answered)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -51,8 +51,7 @@ impl Script<'_> {
     /// If the port does not work.
     pub fn send_outside(&mut self, packet: &Packet) -> Outcome {
         let (flow, bytes) = (self.usual_flow(), packet.to_bytes(Qpn::GSI.get(), 0));
-        self.evidence.sent(self.link.now(), &flow, &bytes, packet.icrc_damage);
-        Ok(self.link.send(&[(flow, bytes, packet.icrc_damage)])?)
+        self.transmit(&[(flow, bytes, packet.icrc_damage)])
     }
 
     /// The next message of the device's connection manager that is wanted, if one comes within this

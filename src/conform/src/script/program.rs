@@ -9,8 +9,8 @@
 
 use super::Script;
 use crate::agent::{
-    AgentError, Bound, Command, Completed, Event, EventKind, Events, ModifyQp, Path, QpInfo,
-    RecvWr, SendWr, State, Status, Wc, Window,
+    AgentError, Bound, Command, Completed, Event, EventKind, Events, ModifyQp, Operation, Path,
+    QpInfo, RecvWr, SendWr, State, Status, Wc, Window,
 };
 use crate::check::{Outcome, Stop};
 use crate::device::{Handle, Srq};
@@ -96,6 +96,10 @@ impl Script<'_> {
     /// # Errors
     /// If they are not taken.
     pub fn post(&mut self, wrs: &[SendWr]) -> Outcome<Vec<u32>> {
+        let is_atomic = |wr: &SendWr| matches!(wr.op, Operation::CmpSwap | Operation::FetchAdd);
+        if self.has_atomics() == Some(false) && wrs.iter().any(is_atomic) {
+            return Err(Stop::NotSupported("the device does no atomics".into()));
+        }
         let (qp, mr) = (self.handle()?.qp(), self.handle()?.buffer());
         let Bound { rkeys } = self.tell(&Command::PostSend { qp, mr, wrs: wrs.to_vec() })?;
         Ok(rkeys)
@@ -254,7 +258,17 @@ impl Script<'_> {
     /// # Errors
     /// If it does not go.
     pub fn modify(&mut self, state: State) -> Outcome {
-        self.modify_with(ModifyQp { state: Some(state), ..ModifyQp::default() })
+        let change = ModifyQp { state: Some(state), ..ModifyQp::default() };
+        if state != State::Sqd {
+            return self.modify_with(change);
+        }
+        // Not all devices have this state, and drivers call it an invalid change then.
+        let qp = self.handle()?.qp();
+        match self.try_tell(&Command::ModifyQp(ModifyQp { qp, ..change }))? {
+            Ok(_) => Ok(()),
+            Err(error @ AgentError::Gone(_)) => Err(Stop::Inconclusive(error.to_string())),
+            Err(error) => Err(Stop::NotSupported(format!("there is no SQD: {error}"))),
+        }
     }
 
     /// Changes attributes of the QP; its name is filled in.

@@ -1,6 +1,6 @@
 //! The device's requests: what it sends when its program has posted work.
 
-use super::Script;
+use super::{Connection, Script};
 use crate::Arrived;
 use crate::agent::{SendWr, Status, Wc};
 use crate::check::{Outcome, Stop, ensure};
@@ -8,6 +8,7 @@ use crate::device::SOURCE;
 use crate::expect::{any, request};
 use crate::packet::{positive_ack, read_responses};
 use std::time::Duration;
+use urxe_types::QpType;
 use urxe_wire::Opcode;
 
 /// Where the memory lies that the device's WRITEs and READs are told of. There is none: what comes
@@ -26,6 +27,9 @@ impl Script<'_> {
     /// # Errors
     /// If they are not taken.
     pub fn post_sends(&mut self, messages: &[&[u8]]) -> Outcome {
+        if messages.len() > 1 {
+            self.grant_credits()?;
+        }
         let mut wrs = Vec::new();
         for (i, data) in messages.iter().enumerate() {
             let at = SOURCE + i * STRIDE;
@@ -33,6 +37,18 @@ impl Script<'_> {
             wrs.push(SendWr::send(i as u64 + 1, at..at + data.len()));
         }
         self.post(&wrs).map(drop)
+    }
+
+    /// Tells the device that it may send as much as it likes. A requester that counts credits sends
+    /// one request that takes a receive, and waits with the next until it is told of some.
+    ///
+    /// # Errors
+    /// If the port does not work.
+    pub fn grant_credits(&mut self) -> Outcome {
+        match self.current().setup.transport {
+            QpType::Rc => self.send(positive_ack(-1, 0)),
+            _ => Ok(()),
+        }
     }
 
     /// Has the program post so many SENDs of eight bytes, and takes in the packets.
@@ -113,10 +129,11 @@ impl Script<'_> {
         Ok(packets)
     }
 
-    /// The next packet, which is to be the one at this place. If it does not come, for the one
-    /// before it waits for its ACK, that is acknowledged.
+    /// The next packet, which is to be the one at this place. If it does not come, for one before
+    /// it waits for its ACK, what has come is acknowledged.
     fn next_part(&mut self, at: i32) -> Outcome<Option<Arrived>> {
-        if self.current().asked == Some(at - 1) {
+        let Connection { asked, acknowledged, .. } = self.current();
+        if asked.is_some_and(|asked| asked >= *acknowledged && asked < at) {
             if let Some(arrived) = self.next_new(at, self.waits.quiet)? {
                 return Ok(Some(arrived));
             }

@@ -37,6 +37,9 @@ impl Script<'_> {
     /// # Errors
     /// If it does not.
     pub fn begin(&mut self) -> Outcome {
+        if self.work().operation == Operation::Send {
+            self.grant_credits()?;
+        }
         if let Some(client) = self.device.client() {
             client.begin()?;
             return Ok(());
@@ -67,9 +70,19 @@ impl Script<'_> {
     /// # Errors
     /// If they come otherwise.
     pub fn take_work(&mut self) -> Outcome<Vec<Arrived>> {
+        let mut packets = self.take_message(0, self.work().len)?;
+        packets.extend(self.take_rest_of_work(packets.len() as i32)?);
+        Ok(packets)
+    }
+
+    /// The packets behind those of its first operation, from this PSN on.
+    ///
+    /// # Errors
+    /// If they come otherwise.
+    pub fn take_rest_of_work(&mut self, at: i32) -> Outcome<Vec<Arrived>> {
         let mut packets = Vec::new();
-        for _ in 0..Work::COUNT {
-            packets.extend(self.take_message(packets.len() as i32, self.work().len)?);
+        for _ in 1..Work::COUNT {
+            packets.extend(self.take_message(at + packets.len() as i32, self.work().len)?);
         }
         Ok(packets)
     }

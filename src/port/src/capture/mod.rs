@@ -163,7 +163,7 @@ impl<P: Port, W: Write + Send> Wrapper for Capture<P, W> {
     fn wrap_recv(&mut self, now: Instant, rx: &mut RxBatch) -> io::Result<usize> {
         let datagrams = self.inner.recv(now, rx)?;
         if self.file.is_some() {
-            for (outer, bytes) in rx.iter() {
+            for (outer, bytes) in rx.as_received() {
                 self.record_received(now, &outer, bytes);
             }
         }

@@ -161,6 +161,25 @@ fn an_identification_hidden_from_the_port_is_captured() {
 }
 
 #[test]
+fn an_ack_that_comes_out_first_is_captured_where_it_came() {
+    let options = UdpOptions::default();
+    let (mut a, file, _) = capture(UdpPort::open(fresh_addr(), &options).unwrap());
+    let mut b = UdpPort::open(fresh_addr(), &options).unwrap();
+    let (mut batch, flow) = (batch(&b.caps()), flow(&b.caps(), a.caps().addrs[0]));
+    for psn in 0..3 {
+        push(&mut batch, &flow, Opcode::RC_SEND_ONLY, psn, 100);
+    }
+    push(&mut batch, &flow, Opcode::RC_ACK, 3, 0);
+    let taken: Vec<u32> =
+        carry(&mut b, &mut batch, &mut a, 4).iter().map(|arrived| arrived.psn()).collect();
+    // Only what the kernel has gathered in one buffer is put into another order.
+    assert!([[3, 0, 1, 2], [0, 1, 2, 3]].iter().any(|order| taken == order), "{taken:?}");
+    drop(a);
+    let captured = read(&file).1.into_iter().map(|packet| packet.bytes[11]);
+    assert_eq!(captured.collect::<Vec<u8>>(), [0, 1, 2, 3]);
+}
+
+#[test]
 fn a_blocked_batch_is_captured_once() {
     let network = SimNetwork::new(0, Link::default());
     let addrs = [1, 2].map(|host| IpAddr::V4(Ipv4Addr::new(10, 0, 0, host)));
