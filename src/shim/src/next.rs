@@ -74,6 +74,35 @@ fn look_up(name: &CStr, address: &AtomicPtr<c_void>) -> *mut c_void {
     found
 }
 
+/// Of `madvise` the address is looked up when this library is loaded, and not when it is needed:
+/// allocators call it with a lock of theirs held, and a look-up may allocate.
+static MADVISE: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+
+#[used]
+// SAFETY: the section holds the addresses of functions that are called when a library is loaded.
+#[unsafe(link_section = ".init_array")]
+static AT_LOAD: extern "C" fn() = look_up_early;
+
+extern "C" fn look_up_early() {
+    look_up(c"madvise", &MADVISE);
+}
+
+/// libc's `madvise`, which other libraries may have put themselves before, or have changed where it
+/// lies; for who calls it before this library is loaded, the system's.
+#[inline]
+pub(crate) unsafe fn madvise(start: *mut c_void, len: size_t, advice: c_int) -> c_int {
+    type Function = unsafe extern "C-unwind" fn(*mut c_void, size_t, c_int) -> c_int;
+    let address = MADVISE.load(Ordering::Relaxed);
+    // SAFETY: libc's function of this name has this signature, and the caller promises what the
+    // system asks for.
+    unsafe {
+        match address.is_null() {
+            true => libc::syscall(libc::SYS_madvise, start, len, advice) as c_int,
+            false => std::mem::transmute::<*mut c_void, Function>(address)(start, len, advice),
+        }
+    }
+}
+
 /// What a C function returns when it failed.
 pub(crate) trait Failure {
     const FAILURE: Self;

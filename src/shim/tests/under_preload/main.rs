@@ -203,6 +203,15 @@ fn an_allocator_that_holds_a_lock_and_threads_that_register_do_not_wait_for_each
 }
 
 #[test]
+fn a_library_before_libc_hears_of_each_madvise() {
+    let bench = Bench::new();
+    let library = bench.compile("advice", &["-shared", "-fPIC"]);
+    let mut command = bench.command(Path::new("/bin/true"), &[]);
+    command.env("LD_PRELOAD", format!("{}:{}", shim().display(), library.display()));
+    bench.check("advice", command);
+}
+
+#[test]
 fn without_a_daemon_nothing_changes() {
     let mut bench = Bench::new();
     bench.daemon = None;
