@@ -23,8 +23,10 @@
 //! # What is different in memory that was remapped
 //! - Huge pages, NUMA placement and protection keys of the old pages are lost. Where somebody may
 //!   hold on to the old pages (`io_uring`, `io_setup`, a real RDMA device, VFIO, a GPU), where a
-//!   `userfaultfd` is watching, or memory is locked, nothing is remapped (`holders`). An `AF_XDP`
-//!   socket's memory cannot be told.
+//!   `userfaultfd` is watching, memory is locked, or in a program of several threads a file is open
+//!   with `O_DIRECT`, nothing is remapped (`holders`), and what was remapped stays so after it was
+//!   deregistered, until that is over or the program unmaps it. An `AF_XDP` socket's memory cannot
+//!   be told.
 //! - A child of `fork` has a copy, as of all memory, which the parent waits for (`fork`); one that
 //!   was made by a bare `clone` has a hole there.
 //! - `MADV_DONTNEED` alone does not zero it: the bytes are still in the memfd. [`discard`] is to be
@@ -82,16 +84,33 @@ const MEMFD_NAME: &str = "urxe-remapped";
 /// How the registered memory of this process is reached.
 struct State {
     remapped: Vec<Weak<Remapped>>,
+    /// What nobody has registered any more, but somebody may hold on to.
+    held: Vec<Arc<Remapped>>,
     copied: CopiedRanges,
 }
 
 static STATE: Mutex<State> =
-    Mutex::new(State { remapped: Vec::new(), copied: CopiedRanges::new() });
+    Mutex::new(State { remapped: Vec::new(), held: Vec::new(), copied: CopiedRanges::new() });
 
 thread_local! {
     /// Whether this thread holds the lock: what it allocates may come back here, by the `madvise`
     /// of an allocator, or by a `fork` in a signal handler.
     static IS_HOLDER: Cell<bool> = const { Cell::new(false) };
+}
+
+impl State {
+    /// Gives back what nobody has registered and nobody holds on to: who does would go on with the
+    /// pages of the memfd, as with those of before when something is remapped.
+    fn give_back_held(&mut self) {
+        self.held.retain(|range| range.process.is_this() && Arc::strong_count(range) == 1);
+        if !self.held.is_empty() && !matches!(holders::any(), Ok(None)) {
+            // What the program has unmapped needs no more than to be closed.
+            let areas = Area::all().unwrap_or_default();
+            self.held.retain(|range| areas.iter().any(|area| range.is_seen_in(area)));
+            return;
+        }
+        self.held.clear();
+    }
 }
 
 /// The state, locked. Nothing that is done with it leaves it half changed; nor does a cancellation,
@@ -241,9 +260,13 @@ impl Drop for Shared {
     /// which must still be so. A child that knows of no fork (a bare `clone`) has nothing to give
     /// back, and may find the lock taken for ever.
     fn drop(&mut self) {
-        let _state = self.remapped.process.is_this().then(Locked::state);
+        let state = self.remapped.process.is_this().then(Locked::state).flatten();
         // SAFETY: this is the end; nobody uses it afterwards.
-        unsafe { ManuallyDrop::drop(&mut self.remapped) };
+        let remapped = unsafe { ManuallyDrop::take(&mut self.remapped) };
+        if let Some(mut state) = state {
+            state.held.push(remapped);
+            state.give_back_held();
+        }
     }
 }
 
@@ -343,7 +366,8 @@ pub fn share(addr: u64, len: u64, longest: u64) -> Result<Shared, NotRemapped> {
     let end = addr.checked_add(len).filter(|end| addr.is_multiple_of(page) && end % page == 0);
     let end = end.ok_or(NotRemapped::PartialPages { addr, len })?;
     let mut state = Locked::state().ok_or(NotRemapped::Busy)?;
-    let State { remapped, copied } = &mut *state;
+    state.give_back_held();
+    let State { remapped, copied, .. } = &mut *state;
     remapped.retain(is_of_this_process);
     let areas = Area::all_of(addr..end)?;
     if let [area] = &areas[..]

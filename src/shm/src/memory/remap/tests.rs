@@ -506,6 +506,47 @@ fn nothing_is_remapped_where_somebody_may_hold_on_to_pages() {
 }
 
 #[test]
+fn memory_that_somebody_may_hold_on_to_is_given_back_later() {
+    let memory = Memory::new(LEN);
+    let other = Memory::new(LEN);
+    let outcome = in_child(|| {
+        let (shared, unmapped) = match (memory.share(), other.share()) {
+            (Ok(shared), Ok(unmapped)) => (shared, unmapped),
+            // By what a test beside has open.
+            (Err(refused), _) => return matches!(refused, NotRemapped::Held(_)),
+            _ => return false,
+        };
+        let view = daemons_view(&shared, LEN);
+        let is_seen = |number| {
+            view.store_u64(0, number).unwrap();
+            memory.words()[0].load(Ordering::Relaxed) == number
+        };
+        let mut context = 0u64;
+        // SAFETY: fills in the context, which lives on the stack.
+        if unsafe { libc::syscall(libc::SYS_io_setup, 8, &raw mut context) } != 0 {
+            return true;
+        }
+        let number = unmapped.memfd().as_raw_fd();
+        // SAFETY: memory of atomics only, which this child uses no more.
+        unsafe { rustix::mm::munmap(other.start, LEN) }.unwrap();
+        drop((shared, unmapped));
+        let is_kept = is_seen(77);
+        // SAFETY: only asks for its flags.
+        let is_closed = unsafe { libc::fcntl(number, libc::F_GETFD) } < 0;
+        // It can be registered again, and is the same memory.
+        let again = memory.share();
+        let is_same = again.is_ok() && is_seen(78);
+        drop(again);
+        let is_still_kept = is_seen(79);
+        // SAFETY: what was made above.
+        unsafe { libc::syscall(libc::SYS_io_destroy, context) };
+        drop(memory.share());
+        is_kept && is_closed && is_same && is_still_kept && !is_seen(80)
+    });
+    assert!(outcome.success(), "{outcome}");
+}
+
+#[test]
 fn a_parents_range_means_nothing_in_a_child() {
     let memory = Memory::new(LEN);
     let Some(shared) = memory.shared() else { return };
