@@ -9,7 +9,7 @@
 
 use crate::hooks::{errno, fail, put_errno};
 use libc::{
-    DIR, FILE, c_char, c_int, c_uint, c_ulong, c_void, dirent, mode_t, msghdr, sighandler_t,
+    DIR, FILE, Ioctl, c_char, c_int, c_uint, c_ulong, c_void, dirent, mode_t, msghdr, sighandler_t,
     size_t, sockaddr, socklen_t, ssize_t,
 };
 pub(crate) use libc::{stat as Stat, statx as Statx};
@@ -188,6 +188,8 @@ functions! {
     fn readv(fd: c_int, parts: *const libc::iovec, count: c_int) -> ssize_t;
     fn write(fd: c_int, buf: *const c_void, len: size_t) -> ssize_t;
     fn writev(fd: c_int, parts: *const libc::iovec, count: c_int) -> ssize_t;
+
+    fn ioctl(fd: c_int, request: Ioctl, arg: c_ulong) -> c_int;
 
     fn pause() -> c_int;
     fn nanosleep(time: *const libc::timespec, left: *mut libc::timespec) -> c_int;
