@@ -118,6 +118,18 @@ static int reg_on_demand(int fd, __u32 pd, const void *memory, int rights, __u32
     return result;
 }
 
+static void what_may_only_be_read_is_not_written_on_demand(int fd, __u32 pd)
+{
+    unsigned char *memory = memory_of(LEN);
+    __u32 lkey;
+    CHECK(mprotect(memory + PAGE, PAGE, PROT_READ) == 0);
+    FAILS(EFAULT, reg_on_demand(fd, pd, memory, LOCAL_WRITE, &lkey));
+    CHECK(reg_on_demand(fd, pd, memory, 0, &lkey) == 0);
+    /* It is not in use yet, and may come. */
+    CHECK(mprotect(memory + PAGE, PAGE, PROT_NONE) == 0);
+    CHECK(reg_on_demand(fd, pd, memory, LOCAL_WRITE, &lkey) == 0);
+}
+
 static int is_there(void *page)
 {
     unsigned char here = 0;
@@ -196,6 +208,7 @@ int main(void)
     what_madvise_refuses_changes_nothing(fd, pd);
     memory_may_be_longer_than_files(fd, pd);
     what_was_registered_can_be_made_longer(fd, pd);
+    what_may_only_be_read_is_not_written_on_demand(fd, pd);
     memory_on_demand_can_be_brought_in(fd, pd);
     return 0;
 }

@@ -14,6 +14,8 @@ pub(super) struct Area {
     pub(super) is_remapped: bool,
     pub(super) is_readable: bool,
     pub(super) is_writable: bool,
+    /// Mapped `MAP_PRIVATE`.
+    is_private: bool,
     /// Ordinary memory: private, anonymous, readable and writable, and no stack. What was remapped
     /// and given back is as good.
     pub(super) is_private_memory: bool,
@@ -50,6 +52,13 @@ impl Area {
         }
     }
 
+    /// Whether this is memory that the program may read and not write, and that is its own: whoever
+    /// writes there by `/proc/<pid>/mem` is not kept from it. What it may not read either is left
+    /// out, for memory is reserved so that it has not begun to use.
+    pub(super) fn is_read_only(&self) -> bool {
+        self.is_private && self.is_readable && !self.is_writable
+    }
+
     /// A line: `start-end rights offset device inode name`.
     fn parse(line: &str) -> Option<Area> {
         let mut words = line.split_ascii_whitespace();
@@ -68,6 +77,7 @@ impl Area {
             is_remapped: is_ours && rights.ends_with('s'),
             is_readable: rights.starts_with('r'),
             is_writable: rights[1..].starts_with('w'),
+            is_private: rights.ends_with('p'),
             is_private_memory: rights == "rw-p" && (inode == 0 && is_plain || is_ours),
             offset: hex(offset)?,
             inode,
@@ -100,6 +110,16 @@ mod tests {
         }
         assert_eq!(Area::parse("nonsense"), None);
         assert_eq!(Area::parse(""), None);
+    }
+
+    #[test]
+    fn memory_that_a_program_may_only_read_is_told_from_what_it_has_reserved() {
+        for (rights, expected) in
+            [("r--p", true), ("r-xp", true), ("rw-p", false), ("---p", false), ("r--s", false)]
+        {
+            let line = format!("7f4a8c000000-7f4a8c021000 {rights} 00000000 00:00 0 ");
+            assert_eq!(Area::parse(&line).unwrap().is_read_only(), expected, "{rights}");
+        }
     }
 
     #[test]

@@ -415,6 +415,19 @@ fn longest_file() -> u64 {
     getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX)
 }
 
+/// Where in a range the memory begins that the program may read and not write, if there is any: a
+/// peer that may write to the range would write there too, where the daemon reaches it by system
+/// calls. What is mapped or protected otherwise later is not seen.
+pub fn read_only_part(addr: u64, len: u64) -> Option<u64> {
+    let end = addr.saturating_add(len);
+    // Without the file, as in a `chroot`, nothing is known.
+    let areas = Area::all().unwrap_or_default();
+    let found = areas
+        .iter()
+        .find(|area| area.is_read_only() && area.range.start < end && addr < area.range.end);
+    found.map(|area| area.range.start.max(addr))
+}
+
 /// Zeroes what is remapped of a range, in whole pages, as `madvise(MADV_DONTNEED)` does with
 /// memory of the program's own. Says whether anything was. What does not begin with a page it
 /// leaves alone, like that. Waits for nobody unless some of it is remapped.

@@ -547,6 +547,23 @@ fn memory_that_somebody_may_hold_on_to_is_given_back_later() {
 }
 
 #[test]
+fn memory_that_may_only_be_read_is_found() {
+    let memory = Memory::new(LEN);
+    assert_eq!(read_only_part(memory.addr(), LEN as u64), None);
+    let part = pointer(memory.addr() + 4096 * 3);
+    // SAFETY: nobody writes there meanwhile.
+    let protect = |flags| unsafe { rustix::mm::mprotect(part, 8192, flags) }.unwrap();
+    protect(rustix::mm::MprotectFlags::READ);
+    let found = Some(memory.addr() + 4096 * 3);
+    assert_eq!(read_only_part(memory.addr(), LEN as u64), found);
+    assert_eq!(read_only_part(memory.addr(), u64::MAX), found);
+    assert_eq!(read_only_part(memory.addr(), 4096 * 3), None);
+    assert_eq!(read_only_part(memory.addr() + 4096 * 5, 4096), None);
+    protect(rustix::mm::MprotectFlags::empty());
+    assert_eq!(read_only_part(memory.addr(), LEN as u64), None, "it is reserved");
+}
+
+#[test]
 fn a_parents_range_means_nothing_in_a_child() {
     let memory = Memory::new(LEN);
     let Some(shared) = memory.shared() else { return };
