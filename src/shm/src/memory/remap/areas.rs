@@ -52,6 +52,12 @@ impl Area {
         }
     }
 
+    /// A part of it.
+    pub(super) fn part(&self, range: Range<u64>) -> Area {
+        let offset = self.offset + (range.start - self.range.start);
+        Area { range, offset, ..self.clone() }
+    }
+
     /// Whether this is memory that the program may read and not write, and that is its own: whoever
     /// writes there by `/proc/<pid>/mem` is not kept from it. What it may not read either is left
     /// out, for memory is reserved so that it has not begun to use.
@@ -62,27 +68,33 @@ impl Area {
     /// A line: `start-end rights offset device inode name`.
     fn parse(line: &str) -> Option<Area> {
         let mut words = line.split_ascii_whitespace();
-        let (start, end) = words.next()?.split_once('-')?;
+        let range = hexadecimal(words.next()?)?;
         let rights = words.next().filter(|rights| rights.len() == 4)?;
         let offset = words.next()?;
         let _device = words.next()?;
         let inode = words.next()?.parse().ok()?;
         let name = words.next().unwrap_or_default();
-        let hex = |word| u64::from_str_radix(word, 16).ok();
         let is_plain = name.is_empty() || name == "[heap]" || name.starts_with("[anon:");
         let is_ours = name.strip_prefix("/memfd:") == Some(MEMFD_NAME);
         Some(Area {
-            range: hex(start)?..hex(end)?,
+            range,
             is_shared: rights == "rw-s",
             is_remapped: is_ours && rights.ends_with('s'),
             is_readable: rights.starts_with('r'),
             is_writable: rights[1..].starts_with('w'),
             is_private: rights.ends_with('p'),
             is_private_memory: rights == "rw-p" && (inode == 0 && is_plain || is_ours),
-            offset: hex(offset)?,
+            offset: u64::from_str_radix(offset, 16).ok()?,
             inode,
         })
     }
+}
+
+/// A range as it stands at the beginning of a line: `start-end`.
+pub(super) fn hexadecimal(word: &str) -> Option<Range<u64>> {
+    let (start, end) = word.split_once('-')?;
+    let number = |text| u64::from_str_radix(text, 16).ok();
+    Some(number(start)?..number(end)?)
 }
 
 #[cfg(test)]

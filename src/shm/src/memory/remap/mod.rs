@@ -27,8 +27,9 @@
 //!   with `O_DIRECT`, nothing is remapped (`holders`), and what was remapped stays so after it was
 //!   deregistered, until that is over or the program unmaps it. An `AF_XDP` socket's memory cannot
 //!   be told.
-//! - A child of `fork` has a copy, as of all memory, which the parent waits for (`fork`); one that
-//!   was made by a bare `clone` has a hole there.
+//! - A child of `fork` has a copy, as of all memory, which the parent waits for (`fork`), but of
+//!   what the program has excluded (`inheritance`); one that was made by a bare `clone` has a hole
+//!   there.
 //! - `MADV_DONTNEED` alone does not zero it: the bytes are still in the memfd. [`discard`] is to be
 //!   called with it, as the library for stock programs does.
 //! - Memory that is made longer (`mremap`) while it is registered ends where it ended. After it was
@@ -39,12 +40,14 @@ mod areas;
 mod copied;
 mod fork;
 mod holders;
+mod inheritance;
 mod listed;
 #[cfg(test)]
 mod tests;
 pub(crate) mod write_protect;
 
 pub use copied::Copied;
+pub use inheritance::note_inheritance;
 
 use crate::client::cancellation::CancellationDisabled;
 use crate::control::{Backing, WhyCopied};
@@ -53,6 +56,7 @@ use crate::memory::region::create_memfd;
 use crate::memory::region::page_size;
 use areas::Area;
 use copied::CopiedRanges;
+use inheritance::Excluded;
 use listed::Listed;
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
@@ -463,6 +467,7 @@ struct Remapped {
     len: u64,
     /// Whose memory it is: not that of a child.
     process: Process,
+    excluded: Excluded,
     /// In a child the slot may be another range's.
     listed: ManuallyDrop<Listed>,
 }
@@ -475,6 +480,7 @@ impl Remapped {
         let memfd = memfd.map_err(system("fcntl(F_DUPFD_CLOEXEC)"))?;
         let inode = rustix::fs::fstat(&memfd).map_err(system("fstat"))?.st_ino;
         let process = Process::current().map_err(system("making a page that is wiped on fork"))?;
+        let excluded = Excluded::of(&(addr..addr + len));
         let new = Replacement::of(&memfd, len)?;
         let listed = Listed::new(&(addr..addr + len)).ok_or(NotRemapped::TooMany)?;
         // From here to the end nothing may touch the range, nor what the program keeps beside
@@ -486,7 +492,7 @@ impl Remapped {
         drop(protection);
         drop(signals);
         let (memfd, listed) = (ManuallyDrop::new(memfd), ManuallyDrop::new(listed));
-        Ok(Remapped { memfd, inode, addr, len, process, listed })
+        Ok(Remapped { memfd, inode, addr, len, process, excluded, listed })
     }
 
     /// Whether the descriptor still is what it was.
@@ -553,6 +559,7 @@ impl Remapped {
         // of the same bytes. (A program that has unmapped memory before deregistering it, and
         // maps something else just there in this moment, has not kept what `share` asks for.)
         unsafe { rustix::mm::mmap(start, len, rights, flags, &*self.memfd, area.offset)? };
+        self.excluded.apply(&area.range);
         // SAFETY: populating changes neither contents nor what is mapped.
         unsafe { rustix::mm::madvise(start, len, Advice::LinuxPopulateWrite) }
     }

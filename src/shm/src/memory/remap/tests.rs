@@ -546,6 +546,49 @@ fn memory_that_somebody_may_hold_on_to_is_given_back_later() {
     assert!(outcome.success(), "{outcome}");
 }
 
+/// In a process of one thread, where everybody's memory is remapped.
+#[test]
+fn a_child_has_nothing_of_what_its_parent_excludes() {
+    let memory = Memory::new(LEN);
+    let addr = memory.addr();
+    let advise = |range: std::ops::Range<u64>, is_inherited| {
+        let advice = if is_inherited { Advice::LinuxDoFork } else { Advice::LinuxDontFork };
+        let len = range.end - range.start;
+        // SAFETY: changes neither contents nor what is mapped.
+        unsafe { rustix::mm::madvise(pointer(range.start), len as usize, advice) }.unwrap();
+        note_inheritance(range.start, len, is_inherited);
+    };
+    let has_all = |range| Area::all_of(range).is_ok();
+    let (first, second) = (addr..addr + LEN as u64 / 2, addr + LEN as u64 / 2..addr + LEN as u64);
+    let outcome = in_child(|| {
+        // Before it is remapped, while it is, and after it was.
+        advise(first.clone(), false);
+        let shared = match memory.share() {
+            Ok(shared) => shared,
+            // By what a test beside has open.
+            Err(refused) => return matches!(refused, NotRemapped::Held(_)),
+        };
+        let lacks_first = in_child(|| {
+            !has_all(first.start..first.start + 4096)
+                && !has_all(first.end - 4096..first.end)
+                && has_all(second.clone())
+                && memory.words()[LEN / 8 - 1].load(Ordering::Relaxed) == LEN as u64 / 8 - 1
+        });
+        advise(first.clone(), true);
+        let has_both = in_child(|| memory.holds_its_numbers());
+        advise(second.clone(), false);
+        let lacks_second = in_child(|| has_all(first.clone()) && !has_all(second.clone()));
+        let view = daemons_view(&shared, LEN);
+        view.store_u64(LEN as u64 - 8, 5).unwrap();
+        let is_shared = memory.words()[LEN / 8 - 1].load(Ordering::Relaxed) == 5;
+        drop(shared);
+        let still_lacks = in_child(|| has_all(first.clone()) && !has_all(second.clone()));
+        let in_children = [lacks_first, has_both, lacks_second, still_lacks];
+        is_shared && in_children.iter().all(ExitStatus::success)
+    });
+    assert!(outcome.success(), "{outcome}");
+}
+
 #[test]
 fn memory_that_may_only_be_read_is_found() {
     let memory = Memory::new(LEN);
