@@ -16,7 +16,7 @@ counters! {
         unguarded_calls: "Calls of the engine that reached the memory of the program they run in by system calls, because it handles or blocks SIGSEGV or SIGBUS itself.",
         completion_events: "Events written to completion channels.",
         async_events: "Asynchronous events written.",
-        lost_events: "Events lost because the program let thousands of them wait, or is gone.",
+        lost_events: "Events lost because the program let thousands wait, one of the same object among them, or is gone.",
     }
 }
 

@@ -4,16 +4,19 @@ use crate::limits::MAX_WAITING_EVENTS;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use urxe_shm::control::event::{EventRecord, RECORD_LEN};
 
 /// Records on their way to one program. A program that does not read makes its records wait here,
-/// up to `MAX_WAITING_EVENTS` of them, and holds up no other.
+/// up to `MAX_WAITING_EVENTS` of them and one of each kind for each of its objects, and holds up no
+/// other.
 #[derive(Debug)]
 pub struct EventPipe {
     write_end: OwnedFd,
     waiting: VecDeque<[u8; RECORD_LEN]>,
+    /// Objects and kinds of records that wait beyond `MAX_WAITING_EVENTS`.
+    late: BTreeSet<(u64, u32)>,
     /// The event loop is told when the pipe has room. It stays so while records come, go and are
     /// taken back, until [`flush`](Self::flush) has found nothing left waiting.
     watched: bool,
@@ -33,7 +36,8 @@ pub enum Delivery {
     /// The pipe has just become full: it has to be [watched](EventPipe::watch), and
     /// [`EventPipe::flush`] called when it is writable.
     Blocked,
-    /// It is lost, because the reader does not read, or is gone.
+    /// It is lost, because the reader is gone, or has let one of its object and kind wait behind so
+    /// many others that it is told all the same.
     Lost,
 }
 
@@ -43,7 +47,15 @@ impl EventPipe {
         let (read_end, write_end) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
         // The read end stays blocking: it is the program's, and `read` must mean what it does.
         rustix::io::ioctl_fionbio(&write_end, true)?;
-        Ok((EventPipe { write_end, waiting: VecDeque::new(), watched: false }, read_end))
+        Ok((
+            EventPipe {
+                write_end,
+                waiting: VecDeque::new(),
+                late: BTreeSet::new(),
+                watched: false,
+            },
+            read_end,
+        ))
     }
 
     /// Has the pipe watched by means of `register`, if records wait and it is not watched already.
@@ -94,7 +106,7 @@ impl EventPipe {
 
     fn wait(&mut self, record: [u8; RECORD_LEN]) -> Delivery {
         // CQ-033
-        if self.waiting.len() >= MAX_WAITING_EVENTS {
+        if self.waiting.len() >= MAX_WAITING_EVENTS && !self.late.insert(key(record)) {
             return Delivery::Lost;
         }
         self.waiting.push_back(record);
@@ -110,6 +122,7 @@ impl EventPipe {
             |record: &[u8; RECORD_LEN]| EventRecord::from_bytes(*record).object != object.into();
         // CQ-010, CQ-011, CQ-028
         self.waiting.retain(is_other);
+        self.late.retain(|&(late, _)| late != object.into());
         let mut others = Vec::new();
         // SHARE-001
         drain(&self.write_end, &mut [0; PIECE], |records| {
@@ -138,14 +151,29 @@ impl EventPipe {
                 written => written,
             };
             match written {
-                Ok(len) => drop(self.waiting.drain(..len.div_ceil(RECORD_LEN).min(count))),
+                Ok(len) => {
+                    for record in self.waiting.drain(..len.div_ceil(RECORD_LEN).min(count)) {
+                        if !self.late.is_empty() {
+                            self.late.remove(&key(record));
+                        }
+                    }
+                }
                 Err(Errno::AGAIN | Errno::INTR) => return false,
                 // The reader is gone; its session will follow.
-                Err(_) => self.waiting.clear(),
+                Err(_) => {
+                    self.waiting.clear();
+                    self.late.clear();
+                }
             }
         }
         true
     }
+}
+
+/// What a record is about, and what it says of that.
+fn key(record: [u8; RECORD_LEN]) -> (u64, u32) {
+    let EventRecord { object, kind, .. } = EventRecord::from_bytes(record);
+    (object, kind)
 }
 
 /// Reads out of a pipe of ours what it holds now, in pieces; not what a program writes into it
@@ -245,7 +273,31 @@ mod tests {
         while pipe.send(record(0)) == Delivery::Delivered {
             waiting += 1;
         }
-        assert_eq!(waiting, MAX_WAITING_EVENTS);
+        // One of each object and kind has room behind the others.
+        assert_eq!(waiting, MAX_WAITING_EVENTS + 1);
+        for _ in 0..3 {
+            pipe.send(EventRecord { object: 1, ..record(1) });
+            pipe.send(EventRecord { kind: 1, ..record(2) });
+        }
+        assert_eq!(pipe.waiting.len(), MAX_WAITING_EVENTS + 3);
+        pipe.withdraw(1);
+        pipe.withdraw(0);
+        assert_eq!((pipe.waiting.len(), pipe.late.len()), (0, 0));
+    }
+
+    #[test]
+    fn each_of_very_many_objects_is_told_of_once() {
+        const OBJECTS: u64 = 3 * MAX_WAITING_EVENTS as u64;
+        let (mut pipe, read_end) = EventPipe::new().unwrap();
+        for object in 0..OBJECTS {
+            let told = pipe.send(EventRecord { object, ..record(object) });
+            assert_ne!(told, Delivery::Lost, "{object}");
+        }
+        for object in 0..OBJECTS {
+            assert_eq!(read(&read_end), object);
+            pipe.flush();
+        }
+        assert!(pipe.flush() && pipe.late.is_empty());
     }
 
     #[test]

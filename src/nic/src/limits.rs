@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-/// Event records that wait for one program to read its pipe. Arming a CQ gives one event at most,
-/// so only a program that arms thousands of CQs and never reads comes here.
+/// Event records that wait for one program to read its pipe. What comes beyond waits once for each
+/// object and kind: a program that has so many CQs or QPs is told of each, and one that arms a CQ
+/// again and again and never reads costs no more.
 pub(crate) const MAX_WAITING_EVENTS: usize = 8192;
 
 /// Work requests taken from one queue in one call of the engine: more than the datagrams that one

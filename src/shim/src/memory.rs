@@ -11,9 +11,10 @@ use urxe_shm::memory::remap::{self, Registered};
 use urxe_types::Access;
 use zerocopy::{Immutable, IntoBytes};
 
-/// Registers memory, after its pages have been brought in (unless they are to come on demand),
-/// which finds out whether the program itself may do there what is asked for (`EFAULT`). All else
-/// is the daemon's to judge. With the answer comes what is to be kept until the memory is
+/// Registers memory, after its pages have been brought in, which finds out whether the program
+/// itself may do there what is asked for (`EFAULT`). Where they are to come on demand, that is
+/// found out by looking: at what is mapped by now, since the rest may well come later. All else is
+/// the daemon's to judge. With the answer comes what is to be kept until the memory is
 /// deregistered.
 pub(crate) fn register(
     session: &Session,
@@ -30,6 +31,18 @@ pub(crate) fn register(
             );
             Refused::new(errno, reason)
         })?;
+    }
+    // Pages that are there already tell what the program may do; of the others the next
+    // access will, or nobody, for the daemon may write to all that is private.
+    if on_demand
+        && access.needs_writable()
+        && let Some(at) = remap::read_only_part(start, length)
+    {
+        let reason = format!(
+            "addr {start:#x}, length {length}: the memory at {at:#x} may only be read, expected \
+             memory that is writable if access has IBV_ACCESS_LOCAL_WRITE"
+        );
+        return Err(Refused::new(Errno::FAULT, reason));
     }
     let tell = |registered: Registered| {
         let (backing, memfd) = registered.backing();

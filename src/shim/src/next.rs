@@ -9,7 +9,7 @@
 
 use crate::hooks::{errno, fail, put_errno};
 use libc::{
-    DIR, FILE, c_char, c_int, c_uint, c_ulong, c_void, dirent, mode_t, msghdr, sighandler_t,
+    DIR, FILE, Ioctl, c_char, c_int, c_uint, c_ulong, c_void, dirent, mode_t, msghdr, sighandler_t,
     size_t, sockaddr, socklen_t, ssize_t,
 };
 pub(crate) use libc::{stat as Stat, statx as Statx};
@@ -72,6 +72,35 @@ fn look_up(name: &CStr, address: &AtomicPtr<c_void>) -> *mut c_void {
     put_errno(before);
     address.store(found, Ordering::Relaxed);
     found
+}
+
+/// Of `madvise` the address is looked up when this library is loaded, and not when it is needed:
+/// allocators call it with a lock of theirs held, and a look-up may allocate.
+static MADVISE: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+
+#[used]
+// SAFETY: the section holds the addresses of functions that are called when a library is loaded.
+#[unsafe(link_section = ".init_array")]
+static AT_LOAD: extern "C" fn() = look_up_early;
+
+extern "C" fn look_up_early() {
+    look_up(c"madvise", &MADVISE);
+}
+
+/// libc's `madvise`, which other libraries may have put themselves before, or have changed where it
+/// lies; for who calls it before this library is loaded, the system's.
+#[inline]
+pub(crate) unsafe fn madvise(start: *mut c_void, len: size_t, advice: c_int) -> c_int {
+    type Function = unsafe extern "C-unwind" fn(*mut c_void, size_t, c_int) -> c_int;
+    let address = MADVISE.load(Ordering::Relaxed);
+    // SAFETY: libc's function of this name has this signature, and the caller promises what the
+    // system asks for.
+    unsafe {
+        match address.is_null() {
+            true => libc::syscall(libc::SYS_madvise, start, len, advice) as c_int,
+            false => std::mem::transmute::<*mut c_void, Function>(address)(start, len, advice),
+        }
+    }
 }
 
 /// What a C function returns when it failed.
@@ -159,6 +188,8 @@ functions! {
     fn readv(fd: c_int, parts: *const libc::iovec, count: c_int) -> ssize_t;
     fn write(fd: c_int, buf: *const c_void, len: size_t) -> ssize_t;
     fn writev(fd: c_int, parts: *const libc::iovec, count: c_int) -> ssize_t;
+
+    fn ioctl(fd: c_int, request: Ioctl, arg: c_ulong) -> c_int;
 
     fn pause() -> c_int;
     fn nanosleep(time: *const libc::timespec, left: *mut libc::timespec) -> c_int;

@@ -281,7 +281,7 @@ impl Polling {
         Polling {
             empty: Cell::new(0),
             waiting: Cell::new(false),
-            backoff: Cell::new(PollBackoff::new()),
+            backoff: Cell::new(PollBackoff::unasked()),
             lookout: Cell::new(Lookout::new()),
         }
     }

@@ -6,8 +6,8 @@ use crate::own_slot;
 use crate::reasons::{Level, say};
 use crate::refused::Refused;
 use parking_lot::Mutex;
-use rustix::fs::{Mode, OFlags};
 use rustix::io::{DupFlags, Errno};
+use rustix::pipe::{PipeFlags, pipe_with};
 use std::cell::UnsafeCell;
 use std::io;
 use std::mem::ManuallyDrop;
@@ -85,8 +85,9 @@ extern "C" fn after_fork_in_child() {
     // SAFETY: no other thread is there to look. The lock, which another thread of the parent may
     // have held, is not dropped but overwritten.
     unsafe { CURRENT.0.get().write(Mutex::new(State::new(true))) };
-    let null = rustix::fs::open(c"/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
-    let Ok(null) = null.map(ManuallyDrop::new) else { return };
+    // A file that is at its end, and that is to be had also where no path leads to one.
+    let Ok(pipe) = pipe_with(PipeFlags::CLOEXEC) else { return };
+    let [at_end, write_end] = [pipe.0, pipe.1].map(ManuallyDrop::new);
     let mut from = 0;
     while let Some(fd) = DESCRIPTORS.next_from(from) {
         from = fd + 1;
@@ -94,12 +95,14 @@ extern "C" fn after_fork_in_child() {
             // The number stays taken: the session that it belongs to may yet end, and close it.
             // SAFETY: the number is open and ours; it is not closed by this name.
             let mut own = ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(fd) });
-            let _ = rustix::io::dup3(&*null, &mut own, DupFlags::CLOEXEC);
+            let _ = rustix::io::dup3(&*at_end, &mut own, DupFlags::CLOEXEC);
             DESCRIPTORS.insert(fd, Descriptor::Private);
         }
     }
-    // SAFETY: it was opened just now, and nobody else knows it.
-    unsafe { rustix::io::close(null.as_raw_fd()) };
+    for fd in [at_end, write_end] {
+        // SAFETY: it was opened just now, and nobody else knows it.
+        unsafe { rustix::io::close(fd.as_raw_fd()) };
+    }
 }
 
 impl Session {

@@ -14,8 +14,10 @@ pub const MAX_CONTEXTS: usize = 256;
 /// even of use.
 pub const MAX_PDS: usize = 1 << 16;
 
-/// Completion channels of one session: each is a descriptor of ours.
-pub const MAX_CHANNELS: usize = 256;
+/// Completion channels of one session: each is a descriptor of ours, but librdmacm makes one for
+/// each connection that is given no CQ, or two, and rsockets for each socket. So this is eight
+/// thousand connections, where there are [descriptors](crate::refusal::check_descriptors) for them.
+pub const MAX_CHANNELS: usize = 1 << 14;
 
 /// CQs of one session. One for each of its QPs is as much as makes sense.
 pub const MAX_CQS: usize = MAX_QPS;

@@ -3,6 +3,7 @@
 
 use crate::harness::{ALL, CAPS, Client, End, Kind, start};
 use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit, setrlimit};
 use std::os::fd::AsFd;
 use urxe_shm::control::channel::Channel;
 use urxe_shm::control::{
@@ -160,12 +161,19 @@ fn quotas_end_in_enomem_and_leave_the_rest_alone() {
     let pd = client.call(Request::AllocPd { context });
     assert_refused(pd, Errno::NOMEM, "protection domains: this session has 65536");
 
-    let mut pipes = Vec::new();
-    for _ in 0..limits::MAX_CHANNELS {
-        pipes.push(client.comp_channel(context));
+    // Each is a descriptor of the daemon's, which is this process.
+    let mut descriptors = getrlimit(Resource::Nofile);
+    descriptors.current = descriptors.maximum;
+    setrlimit(Resource::Nofile, descriptors).unwrap();
+    if descriptors.maximum.is_none_or(|most| most > 2 * limits::MAX_CHANNELS as u64) {
+        for _ in 0..limits::MAX_CHANNELS {
+            client.comp_channel(context);
+        }
+        let channel = client.call(Request::CreateCompChannel { context });
+        assert_refused(channel, Errno::NOMEM, "completion channels: this session has 16384");
+    } else {
+        eprintln!("NOT TESTED: so many completion channels, by the limit of open descriptors");
     }
-    let channel = client.call(Request::CreateCompChannel { context });
-    assert_refused(channel, Errno::NOMEM, "completion channels: this session has 256");
 
     let av = crate::harness::av([127, 0, 0, 1].into());
     let mut handles = Vec::new();
@@ -332,12 +340,13 @@ fn refused_queues_say_why() {
     for (request, sentence) in [
         (srq_of(0, 1, 0), "max_wr 0: expected 1 to 1048575"),
         (srq_of(1 << 20, 1, 0), "max_wr 1048576: expected 1 to 1048575"),
-        (srq_of(1, 0, 0), "max_sge 0: expected 1 to 32"),
-        (srq_of(1, 33, 0), "max_sge 33: expected 1 to 32"),
+        (srq_of(1, 33, 0), "max_sge 33: expected at most 32"),
         (srq_of(100, 1, 128), "srq_limit 128: expected at most 127"),
     ] {
         assert_refused(client.call(request), Errno::INVAL, sentence);
     }
+    let Ok(Reply::Srq { attr, .. }) = client.call(srq_of(1, 0, 0)) else { panic!() };
+    assert_eq!(attr.max_sge, 1, "a receive has room for one at least");
     let elsewhere_pd = client.alloc_pd(elsewhere);
     let foreign = client.create_srq(elsewhere_pd, 10).handle;
     let qp = client.create_qp_of(pd, cq, QpType::Rc, Some(foreign));

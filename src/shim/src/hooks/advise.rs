@@ -1,17 +1,28 @@
-//! Memory that the program says it needs no more. Where it was remapped, `madvise` alone does not
-//! zero it, as allocators rely on.
+//! Memory that the program says it needs no more, or its children do not. Where it was remapped,
+//! `madvise` alone does not zero it, as allocators rely on, and does not keep it from children.
 //!
 //! Allocators call this with a lock of theirs held, which a thread that holds one of ours may wait
 //! for. So nothing is looked up here, and no lock is taken but for memory that is remapped.
+//!
+//! libc's own function is called, and not the system: UCX changes that where it lies, to hear of
+//! memory that is given up.
 
 use super::{answer, errno, hooks, put_errno};
+use crate::next;
 use libc::{c_int, c_void, size_t};
 use urxe_shm::memory::remap;
 
 hooks! {
     fn madvise(start: *mut c_void, len: size_t, advice: c_int) -> c_int {
         let before = errno();
-        let result = libc::syscall(libc::SYS_madvise, start, len, advice) as c_int;
+        let result = next::madvise(start, len, advice);
+        if result == 0 && matches!(advice, libc::MADV_DONTFORK | libc::MADV_DOFORK) {
+            let is_inherited = advice == libc::MADV_DOFORK;
+            return answer(|| {
+                remap::note_inheritance(start.addr() as u64, len as u64, is_inherited);
+                Ok(0)
+            });
+        }
         if !is_to_be_discarded(advice, result) {
             return result;
         }

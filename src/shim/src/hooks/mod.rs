@@ -8,6 +8,7 @@ mod advise;
 mod close;
 mod duplicate;
 mod io;
+mod ioctl;
 mod name;
 mod open;
 mod signal;

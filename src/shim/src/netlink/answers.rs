@@ -20,7 +20,10 @@ pub(super) fn answer(question: &Question) -> Result<Answer, Errno> {
     let command = question.command()?;
     let told = |refused: Refused| reasons::refused("NETLINK_RDMA", &refused);
     match command {
-        command::SYS_GET => Ok(Answer::One(vec![byte(attr::SYS_NETNS_MODE, SHARED)])),
+        command::SYS_GET => Ok(Answer::One(vec![
+            byte(attr::SYS_NETNS_MODE, SHARED),
+            byte(attr::SYS_COPY_ON_FORK, COPIED),
+        ])),
         command::DEV_GET if question.is_dump() => {
             Ok(Answer::List(tree::devices()?.iter().map(of_device).collect()))
         }
@@ -57,6 +60,13 @@ pub(super) fn answer(question: &Question) -> Result<Answer, Errno> {
 
 /// Devices are those of all network namespaces: `ib_devices_shared_netns`.
 const SHARED: u8 = 1;
+
+/// A child of `fork` has a copy of registered memory, and its parent's stays the one that is
+/// registered: what is reached by system calls is reached by its address, and what was remapped is
+/// copied ([`remap`](urxe_shm::memory::remap)). Without this, libibverbs takes the pages of
+/// registered memory, and all that lies beside it in them, from children of programs that call
+/// `ibv_fork_init`.
+const COPIED: u8 = 1;
 
 /// The device that a question names.
 fn named(question: &Question) -> Result<Device, Errno> {

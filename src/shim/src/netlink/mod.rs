@@ -203,8 +203,9 @@ mod tests {
             let mut message = [0; 100];
             let (len, _) = recv(&socket, &mut message[..], RecvFlags::empty()).unwrap();
             netlink.refill(socket.as_fd()).unwrap();
-            assert_eq!((len, &message[8..12]), (24, &number.to_ne_bytes()[..]));
+            assert_eq!((len, &message[8..12]), (32, &number.to_ne_bytes()[..]));
             assert_eq!(message[18..21], [attr::SYS_NETNS_MODE as u8, 0, 1]);
+            assert_eq!(message[26..29], [attr::SYS_COPY_ON_FORK as u8, 0, 1]);
         }
         assert_eq!(recv(&socket, &mut [0; 1][..], RecvFlags::empty()), Err(Errno::AGAIN));
     }

@@ -2,7 +2,7 @@
 
 use super::abi;
 use super::attr;
-use super::command::{Command, NewQp, QpSlot};
+use super::command::{Command, NewQp, QpSlot, Registration};
 use super::device;
 use super::doorbells::{self, Doorbells};
 use super::events::{AsyncEvents, CompletionEvents, Ledger, Source};
@@ -58,10 +58,18 @@ pub(super) struct Objects {
     pds: BTreeSet<PdHandle>,
     ahs: BTreeSet<AhHandle>,
     mws: BTreeSet<MwHandle>,
-    /// Registered memory; and, if it was remapped, what it was remapped to.
-    mrs: BTreeMap<MrHandle, Registered>,
+    mrs: BTreeMap<MrHandle, Mr>,
     pub(super) cqs: BTreeMap<CqHandle, Cq>,
     pub(super) qps: BTreeMap<QpSlot, Qp>,
+}
+
+/// Registered memory.
+#[derive(Debug)]
+struct Mr {
+    wanted: Registration,
+    lkey: u32,
+    /// If it was remapped, what it was remapped to.
+    _registered: Registered,
 }
 
 #[derive(Debug)]
@@ -84,6 +92,14 @@ pub(super) struct Qp {
     pub(super) recv_cq: CqHandle,
     /// The program itself has taken it to ERR.
     is_ended: bool,
+}
+
+impl Objects {
+    /// What was registered with a protection domain, and has this key.
+    pub(super) fn mr_of(&self, pd: PdHandle, lkey: u32) -> Option<Registration> {
+        let mut newest_first = self.mrs.values().rev();
+        newest_first.find(|mr| (mr.wanted.pd, mr.lkey) == (pd, lkey)).map(|mr| mr.wanted)
+    }
 }
 
 impl Context {
@@ -246,7 +262,8 @@ impl Context {
                 self.check_pd(wanted.pd)?;
                 let (reply, registered) = memory::register(&self.session, &wanted)?;
                 let Reply::Mr { mr, lkey, rkey } = reply else { return Err(UNEXPECTED.into()) };
-                self.objects.lock().mrs.insert(mr, registered);
+                let it = Mr { wanted, lkey: lkey.0, _registered: registered };
+                self.objects.lock().mrs.insert(mr, it);
                 Ok(Answer::core(&abi::RegMrResp { mr_handle: mr.0, lkey: lkey.0, rkey: rkey.0 }))
             }
             Command::DeregMr(mr) => {

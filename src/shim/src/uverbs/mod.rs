@@ -5,11 +5,13 @@
 //! lays the answer out for the program. All but [`context`] is pure. A doorbell leaves this way at
 //! once ([`doorbells`]); [`events`] go the other way.
 //!
+//! - [`advise`]: the one command that comes by `ioctl`.
 //! - [`flush`]: what is done of that when the daemon is gone.
 //! - [`abi`]: the kernel's structures. [`method`]: which commands there are, and their lengths.
 //! - [`attr`], [`device`]: the kernel's numbers for what the daemon says in ours.
 
 pub(crate) mod abi;
+mod advise;
 mod attr;
 mod command;
 mod context;

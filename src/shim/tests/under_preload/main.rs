@@ -203,6 +203,15 @@ fn an_allocator_that_holds_a_lock_and_threads_that_register_do_not_wait_for_each
 }
 
 #[test]
+fn a_library_before_libc_hears_of_each_madvise() {
+    let bench = Bench::new();
+    let library = bench.compile("advice", &["-shared", "-fPIC"]);
+    let mut command = bench.command(Path::new("/bin/true"), &[]);
+    command.env("LD_PRELOAD", format!("{}:{}", shim().display(), library.display()));
+    bench.check("advice", command);
+}
+
+#[test]
 fn without_a_daemon_nothing_changes() {
     let mut bench = Bench::new();
     bench.daemon = None;
@@ -386,7 +395,7 @@ fn every_function_that_programs_may_call_is_there() {
         open open64 openat openat64 __open_2 __open64_2 __openat_2 __openat64_2
         stat stat64 lstat lstat64 fstat fstat64 fstatat fstatat64 statx
         __xstat __xstat64 __lxstat __lxstat64 __fxstat __fxstat64 __fxstatat __fxstatat64
-        read __read_chk readv write writev
+        read __read_chk readv write writev ioctl
         close close_range closefrom dup dup2 dup3 fcntl fcntl64
         socket bind getsockname setsockopt send sendto sendmsg
         recv __recv_chk recvfrom __recvfrom_chk recvmsg

@@ -6,6 +6,9 @@
 //! long as others give it back soon ([`YieldPolicy`]). And who has polled in vain for long, where
 //! others want the processor, sleeps until the daemon has published something; at once where the
 //! data path says that it is kept from the processor, on whatever processor that is.
+//!
+//! A thread that polls may have other work, of which nothing is known here, and which nobody wakes
+//! it for: where it does something else between its polls, it does not sleep, or only shortly.
 
 use crate::client::yield_policy::YieldPolicy;
 use crate::ring::completion_notifier::CompletionWaiter;
@@ -31,6 +34,13 @@ const SLEEP_MAX: Duration = Duration::from_millis(10);
 /// call, and what it says holds for a tenth of a second and longer.
 const ASK_AFTER: Duration = Duration::from_millis(1);
 
+/// From how long on a thread has done something else since its last pause than to poll in vain,
+/// which takes less than a microsecond.
+const OTHER_WORK: Duration = Duration::from_micros(3);
+
+/// How many more times it has done so than not, until that counts: it may have been interrupted.
+const OFTEN: u8 = 4;
+
 /// How a thread polls.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PollBackoff {
@@ -46,6 +56,27 @@ pub struct PollBackoff {
     /// When the data path was last asked whether it is crowded, and what it said.
     asked: Option<Instant>,
     data_path_crowded: bool,
+    other_work: Option<OtherWork>,
+}
+
+/// Whether a thread does something else between its polls.
+#[derive(Clone, Copy, Debug, Default)]
+struct OtherWork {
+    /// When the last pause was over, if nothing was found since.
+    paused: Option<Instant>,
+    /// How many more times it did than not, up to a bound.
+    times: u8,
+}
+
+impl OtherWork {
+    /// A pause begins.
+    fn look(&mut self, now: Instant) {
+        let Some(paused) = self.paused else { return };
+        self.times = match now.duration_since(paused) >= OTHER_WORK {
+            true => (self.times + 1).min(2 * OFTEN),
+            false => self.times.saturating_sub(1),
+        };
+    }
 }
 
 impl PollBackoff {
@@ -59,12 +90,21 @@ impl PollBackoff {
             seen: None,
             asked: None,
             data_path_crowded: false,
+            other_work: None,
         }
+    }
+
+    /// The initial state where the thread pauses after a few polls without knowing of it, and may
+    /// have other work.
+    pub const fn unasked() -> PollBackoff {
+        let other_work = Some(OtherWork { paused: None, times: 0 });
+        PollBackoff { other_work, ..PollBackoff::new() }
     }
 
     /// Something was found.
     pub fn found(&mut self) {
         self.seen = None;
+        self.pause_is_over(None);
         if let Some(waiting) = self.waiting.take() {
             self.slow = waiting.elapsed() > SLEEP_AFTER;
         }
@@ -83,6 +123,13 @@ impl PollBackoff {
     ) -> bool {
         let before = Instant::now();
         let waited = before.duration_since(*self.waiting.get_or_insert(before));
+        // What a turn takes is no other work.
+        let other_work = self.other_work.as_mut().filter(|_| !takes_turns);
+        let has_other_work = other_work.is_some_and(|work| {
+            work.look(before);
+            work.times >= OFTEN
+        });
+        self.pause_is_over(Some(before));
         // CLIENT-020: nothing is yielded then. Who yields among threads that are busy may wait for
         // milliseconds until it is its turn, who sleeps is woken at once.
         if !self.data_path_crowded {
@@ -90,6 +137,7 @@ impl PollBackoff {
         }
         let has_waited = match takes_turns {
             true => self.crowded && waited >= SLEEP_AFTER_TURNS,
+            false if has_other_work => false,
             false => self.crowded && (self.slow || waited >= SLEEP_AFTER),
         };
         let was_asked = self.asked.is_some_and(|at| before.duration_since(at) < ASK_AFTER);
@@ -99,6 +147,7 @@ impl PollBackoff {
         let waiter = waiter();
         self.asked = Some(before);
         self.data_path_crowded = waiter.as_ref().is_some_and(CompletionWaiter::is_crowded);
+        self.pause_is_over(self.other_work.map(|_| Instant::now()));
         let Some(waiter) = waiter.filter(|_| has_waited || self.data_path_crowded) else {
             return false;
         };
@@ -110,7 +159,9 @@ impl PollBackoff {
         // OWN-031
         before_sleep();
         let least = if self.data_path_crowded { SLEEP_MAX } else { SLEEP_AFTER };
-        waiter.wait(count, waited.clamp(least, SLEEP_MAX));
+        let longest = if has_other_work { SLEEP_AFTER } else { SLEEP_MAX };
+        waiter.wait(count, waited.clamp(least, SLEEP_MAX).min(longest));
+        self.pause_is_over(self.other_work.map(|_| Instant::now()));
         true
     }
 
@@ -123,6 +174,15 @@ impl PollBackoff {
             let away = back.duration_since(now);
             self.yield_policy.on_yield(back, away);
             self.crowded = away > ALONE;
+            self.pause_is_over(Some(back));
+        }
+    }
+
+    /// From now on the thread does what is its own. `None` if it has found something, and is about
+    /// that.
+    fn pause_is_over(&mut self, now: Option<Instant>) {
+        if let Some(work) = &mut self.other_work {
+            work.paused = now;
         }
     }
 }
@@ -190,6 +250,36 @@ mod tests {
         let mut has_given_back = false;
         let has_slept = backoff.pause(|| Some(waiter), || has_given_back = true, true);
         assert!(has_slept && has_given_back);
+    }
+
+    #[test]
+    fn a_thread_that_does_something_else_between_its_polls_sleeps_for_the_data_path_alone() {
+        let (notifier, waiter) = session();
+        let mut backoff = unanswered(true, true);
+        backoff.other_work = Some(OtherWork::default());
+        let pause = |backoff: &mut PollBackoff, since: Duration| {
+            backoff.pause_is_over(Some(Instant::now() - since));
+            backoff.pause(|| Some(waiter.clone()), || (), false)
+        };
+        for _ in 0..2 * OFTEN {
+            pause(&mut backoff, OTHER_WORK);
+        }
+        assert!(!pause(&mut backoff, OTHER_WORK));
+        notifier.set_crowded(true);
+        backoff.asked = None;
+        pause(&mut backoff, OTHER_WORK);
+        assert!(pause(&mut backoff, OTHER_WORK), "the data path needs the processor");
+        // What it does about a completion is no other work, and nor is an interruption.
+        backoff = PollBackoff { other_work: Some(OtherWork::default()), ..unanswered(true, true) };
+        notifier.set_crowded(false);
+        for _ in 0..4 * OFTEN {
+            backoff.found();
+            std::thread::sleep(OTHER_WORK);
+            backoff.pause(|| Some(waiter.clone()), || (), false);
+        }
+        backoff.slow = true;
+        pause(&mut backoff, OTHER_WORK);
+        assert!(pause(&mut backoff, OTHER_WORK));
     }
 
     #[test]

@@ -163,12 +163,16 @@ pub(super) fn destroy(
 
 /// The shape of a ring for so many receives.
 fn shape(max_wr: u32, max_sge: u32) -> Result<Geometry, ControlError> {
-    for (what, value, max) in [("max_wr", max_wr, MAX_SRQ_WR), ("max_sge", max_sge, MAX_SGE)] {
-        if value == 0 || value > max {
-            return Err(refuse(Errno::INVAL, format!("{what} {value}: expected 1 to {max}")));
-        }
+    if max_wr == 0 || max_wr > MAX_SRQ_WR {
+        let sentence = format!("max_wr {max_wr}: expected 1 to {MAX_SRQ_WR}");
+        return Err(refuse(Errno::INVAL, sentence));
     }
-    Geometry::recv(max_wr, max_sge).or_refuse(Errno::INVAL, "shared receive queue")
+    if max_sge > MAX_SGE {
+        let sentence = format!("max_sge {max_sge}: expected at most {MAX_SGE}");
+        return Err(refuse(Errno::INVAL, sentence));
+    }
+    // As with rxe, who asks for none gets one.
+    Geometry::recv(max_wr, max_sge.max(1)).or_refuse(Errno::INVAL, "shared receive queue")
 }
 
 fn check_limit(limit: u32, max_wr: u32) -> Result<(), ControlError> {

@@ -1,10 +1,12 @@
 //! The kernel's structures, as they stand in `rdma/ib_user_verbs.h` and `rdma/rdma_user_rxe.h`.
 
 mod device;
+mod ioctl;
 mod objects;
 mod queues;
 
 pub(crate) use device::*;
+pub(crate) use ioctl::*;
 pub(crate) use objects::*;
 pub(crate) use queues::*;
 
@@ -107,14 +109,20 @@ mod tests {
 
     #[test]
     fn the_kernel_headers_say_the_same() {
-        let layouts = [LAYOUTS, device::LAYOUTS, objects::LAYOUTS, queues::LAYOUTS];
+        let layouts = [LAYOUTS, device::LAYOUTS, ioctl::LAYOUTS, objects::LAYOUTS, queues::LAYOUTS];
         let numbers = NUMBERS.iter().map(|&(name, value)| (name, value as usize));
         // Another name for the same thing.
         let same = [("sizeof(struct ib_uverbs_detach_mcast)", size_of::<AttachMcast>())];
         check_headers(
-            &["rdma_user_rxe.h", "ib_user_verbs.h"],
+            &[
+                "rdma_user_rxe.h",
+                "ib_user_verbs.h",
+                "rdma_user_ioctl_cmds.h",
+                "ib_user_ioctl_cmds.h",
+                "ib_user_ioctl_verbs.h",
+            ],
             layouts.into_iter().flatten(),
-            numbers.chain(same),
+            numbers.chain(same).chain(control::NUMBERS.iter().copied()),
         );
     }
 }

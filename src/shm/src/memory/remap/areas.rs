@@ -14,6 +14,8 @@ pub(super) struct Area {
     pub(super) is_remapped: bool,
     pub(super) is_readable: bool,
     pub(super) is_writable: bool,
+    /// Mapped `MAP_PRIVATE`.
+    is_private: bool,
     /// Ordinary memory: private, anonymous, readable and writable, and no stack. What was remapped
     /// and given back is as good.
     pub(super) is_private_memory: bool,
@@ -50,29 +52,49 @@ impl Area {
         }
     }
 
+    /// A part of it.
+    pub(super) fn part(&self, range: Range<u64>) -> Area {
+        let offset = self.offset + (range.start - self.range.start);
+        Area { range, offset, ..self.clone() }
+    }
+
+    /// Whether this is memory that the program may read and not write, and that is its own: whoever
+    /// writes there by `/proc/<pid>/mem` is not kept from it. What it may not read either is left
+    /// out, for memory is reserved so that it has not begun to use.
+    pub(super) fn is_read_only(&self) -> bool {
+        self.is_private && self.is_readable && !self.is_writable
+    }
+
     /// A line: `start-end rights offset device inode name`.
     fn parse(line: &str) -> Option<Area> {
         let mut words = line.split_ascii_whitespace();
-        let (start, end) = words.next()?.split_once('-')?;
+        let range = hexadecimal(words.next()?)?;
         let rights = words.next().filter(|rights| rights.len() == 4)?;
         let offset = words.next()?;
         let _device = words.next()?;
         let inode = words.next()?.parse().ok()?;
         let name = words.next().unwrap_or_default();
-        let hex = |word| u64::from_str_radix(word, 16).ok();
         let is_plain = name.is_empty() || name == "[heap]" || name.starts_with("[anon:");
         let is_ours = name.strip_prefix("/memfd:") == Some(MEMFD_NAME);
         Some(Area {
-            range: hex(start)?..hex(end)?,
+            range,
             is_shared: rights == "rw-s",
             is_remapped: is_ours && rights.ends_with('s'),
             is_readable: rights.starts_with('r'),
             is_writable: rights[1..].starts_with('w'),
+            is_private: rights.ends_with('p'),
             is_private_memory: rights == "rw-p" && (inode == 0 && is_plain || is_ours),
-            offset: hex(offset)?,
+            offset: u64::from_str_radix(offset, 16).ok()?,
             inode,
         })
     }
+}
+
+/// A range as it stands at the beginning of a line: `start-end`.
+pub(super) fn hexadecimal(word: &str) -> Option<Range<u64>> {
+    let (start, end) = word.split_once('-')?;
+    let number = |text| u64::from_str_radix(text, 16).ok();
+    Some(number(start)?..number(end)?)
 }
 
 #[cfg(test)]
@@ -100,6 +122,16 @@ mod tests {
         }
         assert_eq!(Area::parse("nonsense"), None);
         assert_eq!(Area::parse(""), None);
+    }
+
+    #[test]
+    fn memory_that_a_program_may_only_read_is_told_from_what_it_has_reserved() {
+        for (rights, expected) in
+            [("r--p", true), ("r-xp", true), ("rw-p", false), ("---p", false), ("r--s", false)]
+        {
+            let line = format!("7f4a8c000000-7f4a8c021000 {rights} 00000000 00:00 0 ");
+            assert_eq!(Area::parse(&line).unwrap().is_read_only(), expected, "{rights}");
+        }
     }
 
     #[test]

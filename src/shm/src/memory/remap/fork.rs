@@ -93,12 +93,19 @@ pub(super) fn is_watched() -> bool {
 extern "C" fn before() {
     // A handler that interrupts remapping in this very thread forks without.
     let Some(state) = Locked::state() else { return };
-    let mut views = match state.remapped.is_empty() {
+    let areas = match state.remapped.is_empty() {
         true => Vec::new(),
         false => Area::all().unwrap_or_default(),
     };
     let ranges_here: Vec<_> = state.remapped.iter().filter_map(Weak::upgrade).collect();
-    views.retain(|area| ranges_here.iter().any(|range| range.is_seen_in(area)));
+    let mut views = Vec::new();
+    for area in &areas {
+        if let Some(range) = ranges_here.iter().find(|range| range.is_seen_in(area)) {
+            views.extend(
+                range.excluded.rest_of(&area.range).into_iter().map(|part| area.part(part)),
+            );
+        }
+    }
     drop(ranges_here);
     views.retain(|view| set_inherited(view, true).is_ok());
     let done = (!views.is_empty()).then(|| pipe_with(PipeFlags::CLOEXEC).ok()).flatten();

@@ -1,7 +1,10 @@
 //! Who else knows the pages of this process, and not only their addresses: it would go on with
 //! the old ones when new ones are put in their place.
 
+use super::write_protect;
+use rustix::fs::OFlags;
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::path::Path;
 
 /// Descriptors whose owner may have pages pinned, or watch them: what they are links to in
@@ -19,11 +22,17 @@ const AIO: &str = "/[aio]";
 
 /// Somebody in this process that may hold on to pages.
 pub(super) fn any() -> io::Result<Option<&'static str>> {
+    let is_alone = write_protect::is_only_thread()?;
     for entry in std::fs::read_dir("/proc/self/fd")? {
         // One that was closed meanwhile holds nothing.
-        let Ok(link) = entry.and_then(|entry| std::fs::read_link(entry.path())) else { continue };
+        let Ok(entry) = entry else { continue };
+        let Ok(link) = std::fs::read_link(entry.path()) else { continue };
         if let Some(holder) = holder(&link) {
             return Ok(Some(holder));
+        }
+        let number = entry.file_name().to_str().and_then(|name| name.parse().ok());
+        if !is_alone && is_file(&link) && number.is_some_and(is_direct) {
+            return Ok(Some("a file that is open with O_DIRECT"));
         }
     }
     let maps = std::fs::read("/proc/self/maps")?;
@@ -32,6 +41,19 @@ pub(super) fn any() -> io::Result<Option<&'static str>> {
     }
     let status = std::fs::read_to_string("/proc/self/status")?;
     Ok(has_locked_memory(&status).then_some("mlock"))
+}
+
+/// Whether this is a file that other threads may be reading from just now.
+fn is_file(link: &Path) -> bool {
+    link.is_absolute()
+}
+
+/// Whether a device writes into the pages of who reads from this descriptor: then nothing stops it
+/// on its way there.
+fn is_direct(fd: i32) -> bool {
+    // SAFETY: whatever the number is by now, its flags are only looked at.
+    let flags = unsafe { rustix::fs::fcntl_getfl(BorrowedFd::borrow_raw(fd)) };
+    flags.is_ok_and(|flags| flags.contains(OFlags::DIRECT))
 }
 
 fn holder(link: &Path) -> Option<&'static str> {
@@ -58,6 +80,19 @@ mod tests {
         for other in ["socket:[123]", "/dev/null", "/memfd:x (deleted)", "anon_inode:[eventfd]"] {
             assert_eq!(holder(Path::new(other)), None, "{other}");
         }
+    }
+
+    #[test]
+    fn files_without_a_cache_are_known_by_their_flags() {
+        use rustix::pipe::{PipeFlags, pipe_with};
+        use std::os::fd::AsRawFd;
+        // The end that is written to.
+        let direct = pipe_with(PipeFlags::DIRECT).unwrap().1;
+        assert!(is_direct(direct.as_raw_fd()));
+        assert!(!is_direct(pipe_with(PipeFlags::empty()).unwrap().1.as_raw_fd()));
+        assert!(!is_direct(i32::MAX), "there is no such descriptor");
+        // What the flag of a pipe says is something else.
+        assert!(is_file(Path::new("/data/table")) && !is_file(Path::new("pipe:[123]")));
     }
 
     #[test]

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, TryLockError};
 
 static STATE: Mutex<State> =
-    Mutex::new(State { remapped: Vec::new(), copied: CopiedRanges::new() });
+    Mutex::new(State { remapped: Vec::new(), held: Vec::new(), copied: CopiedRanges::new() });
 
 /// How often the lock was let go of: who waits for it waits for another number.
 static RELEASES: AtomicU32 = AtomicU32::new(0);

@@ -23,10 +23,13 @@
 //! # What is different in memory that was remapped
 //! - Huge pages, NUMA placement and protection keys of the old pages are lost. Where somebody may
 //!   hold on to the old pages (`io_uring`, `io_setup`, a real RDMA device, VFIO, a GPU), where a
-//!   `userfaultfd` is watching, or memory is locked, nothing is remapped (`holders`). An `AF_XDP`
-//!   socket's memory cannot be told.
-//! - A child of `fork` has a copy, as of all memory, which the parent waits for (`fork`); one that
-//!   was made by a bare `clone` has a hole there.
+//!   `userfaultfd` is watching, memory is locked, or in a program of several threads a file is open
+//!   with `O_DIRECT`, nothing is remapped (`holders`), and what was remapped stays so after it was
+//!   deregistered, until that is over or the program unmaps it. An `AF_XDP` socket's memory cannot
+//!   be told.
+//! - A child of `fork` has a copy, as of all memory, which the parent waits for (`fork`), but of
+//!   what the program has excluded (`inheritance`); one that was made by a bare `clone` has a hole
+//!   there.
 //! - `MADV_DONTNEED` alone does not zero it: the bytes are still in the memfd. [`discard`] is to be
 //!   called with it, as the library for stock programs does.
 //! - Memory that is made longer (`mremap`) while it is registered ends where it ended. After it was
@@ -37,6 +40,7 @@ mod areas;
 mod copied;
 mod fork;
 mod holders;
+mod inheritance;
 mod listed;
 mod locked;
 #[cfg(test)]
@@ -44,6 +48,7 @@ mod tests;
 pub(crate) mod write_protect;
 
 pub use copied::Copied;
+pub use inheritance::note_inheritance;
 
 use crate::client::LOWEST_DESCRIPTOR;
 use crate::control::{Backing, WhyCopied};
@@ -53,6 +58,7 @@ use crate::memory::region::page_size;
 use crate::signals::SignalsBlocked;
 use areas::Area;
 use copied::CopiedRanges;
+use inheritance::Excluded;
 use listed::Listed;
 use locked::Locked;
 use rustix::fs::FallocateFlags;
@@ -79,7 +85,24 @@ const MEMFD_NAME: &str = "urxe-remapped";
 /// How the registered memory of this process is reached.
 struct State {
     remapped: Vec<Weak<Remapped>>,
+    /// What nobody has registered any more, but somebody may hold on to.
+    held: Vec<Arc<Remapped>>,
     copied: CopiedRanges,
+}
+
+impl State {
+    /// Gives back what nobody has registered and nobody holds on to: who does would go on with the
+    /// pages of the memfd, as with those of before when something is remapped.
+    fn give_back_held(&mut self) {
+        self.held.retain(|range| range.process.is_this() && Arc::strong_count(range) == 1);
+        if !self.held.is_empty() && !matches!(holders::any(), Ok(None)) {
+            // What the program has unmapped needs no more than to be closed.
+            let areas = Area::all().unwrap_or_default();
+            self.held.retain(|range| areas.iter().any(|area| range.is_seen_in(area)));
+            return;
+        }
+        self.held.clear();
+    }
 }
 
 /// A range that stays as it is.
@@ -187,9 +210,13 @@ impl Drop for Shared {
     /// which must still be so. A child that knows of no fork (a bare `clone`) has nothing to give
     /// back, and may find the lock taken for ever.
     fn drop(&mut self) {
-        let _state = self.remapped.process.is_this().then(Locked::state);
+        let state = self.remapped.process.is_this().then(Locked::state).flatten();
         // SAFETY: this is the end; nobody uses it afterwards.
-        unsafe { ManuallyDrop::drop(&mut self.remapped) };
+        let remapped = unsafe { ManuallyDrop::take(&mut self.remapped) };
+        if let Some(mut state) = state {
+            state.held.push(remapped);
+            state.give_back_held();
+        }
     }
 }
 
@@ -308,7 +335,8 @@ pub fn share(addr: u64, len: u64, longest: u64) -> Result<Shared, NotRemapped> {
     let end = addr.checked_add(len).filter(|end| addr.is_multiple_of(page) && end % page == 0);
     let end = end.ok_or(NotRemapped::PartialPages { addr, len })?;
     let mut state = Locked::state().ok_or(NotRemapped::Busy)?;
-    let State { remapped, copied } = &mut *state;
+    state.give_back_held();
+    let State { remapped, copied, .. } = &mut *state;
     remapped.retain(is_of_this_process);
     let areas = Area::all_of(addr..end)?;
     if let [area] = &areas[..]
@@ -356,6 +384,19 @@ fn longest_file() -> u64 {
     getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX)
 }
 
+/// Where in a range the memory begins that the program may read and not write, if there is any: a
+/// peer that may write to the range would write there too, where the daemon reaches it by system
+/// calls. What is mapped or protected otherwise later is not seen.
+pub fn read_only_part(addr: u64, len: u64) -> Option<u64> {
+    let end = addr.saturating_add(len);
+    // Without the file, as in a `chroot`, nothing is known.
+    let areas = Area::all().unwrap_or_default();
+    let found = areas
+        .iter()
+        .find(|area| area.is_read_only() && area.range.start < end && addr < area.range.end);
+    found.map(|area| area.range.start.max(addr))
+}
+
 /// Zeroes what is remapped of a range, in whole pages, as `madvise(MADV_DONTNEED)` does with
 /// memory of the program's own. Says whether anything was. What does not begin with a page it
 /// leaves alone, like that. Waits for nobody unless some of it is remapped.
@@ -391,6 +432,7 @@ struct Remapped {
     len: u64,
     /// Whose memory it is: not that of a child.
     process: Process,
+    excluded: Excluded,
     /// In a child the slot may be another range's.
     listed: ManuallyDrop<Listed>,
 }
@@ -403,6 +445,7 @@ impl Remapped {
         let memfd = memfd.map_err(system("fcntl(F_DUPFD_CLOEXEC)"))?;
         let inode = rustix::fs::fstat(&memfd).map_err(system("fstat"))?.st_ino;
         let process = Process::current().map_err(system("making a page that is wiped on fork"))?;
+        let excluded = Excluded::of(&(addr..addr + len));
         let new = Replacement::of(&memfd, len)?;
         let listed = Listed::new(&(addr..addr + len)).ok_or(NotRemapped::TooMany)?;
         // From here to the end nothing may touch the range, nor what the program keeps beside
@@ -414,7 +457,7 @@ impl Remapped {
         drop(protection);
         drop(signals);
         let (memfd, listed) = (ManuallyDrop::new(memfd), ManuallyDrop::new(listed));
-        Ok(Remapped { memfd, inode, addr, len, process, listed })
+        Ok(Remapped { memfd, inode, addr, len, process, excluded, listed })
     }
 
     /// Whether the descriptor still is what it was.
@@ -481,6 +524,7 @@ impl Remapped {
         // of the same bytes. (A program that has unmapped memory before deregistering it, and
         // maps something else just there in this moment, has not kept what `share` asks for.)
         unsafe { rustix::mm::mmap(start, len, rights, flags, &*self.memfd, area.offset)? };
+        self.excluded.apply(&area.range);
         // SAFETY: populating changes neither contents nor what is mapped.
         unsafe { rustix::mm::madvise(start, len, Advice::LinuxPopulateWrite) }
     }

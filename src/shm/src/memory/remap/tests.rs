@@ -507,6 +507,107 @@ fn nothing_is_remapped_where_somebody_may_hold_on_to_pages() {
 }
 
 #[test]
+fn memory_that_somebody_may_hold_on_to_is_given_back_later() {
+    let memory = Memory::new(LEN);
+    let other = Memory::new(LEN);
+    let outcome = in_child(|| {
+        let (shared, unmapped) = match (memory.share(), other.share()) {
+            (Ok(shared), Ok(unmapped)) => (shared, unmapped),
+            // By what a test beside has open.
+            (Err(refused), _) => return matches!(refused, NotRemapped::Held(_)),
+            _ => return false,
+        };
+        let view = daemons_view(&shared, LEN);
+        let is_seen = |number| {
+            view.store_u64(0, number).unwrap();
+            memory.words()[0].load(Ordering::Relaxed) == number
+        };
+        let mut context = 0u64;
+        // SAFETY: fills in the context, which lives on the stack.
+        if unsafe { libc::syscall(libc::SYS_io_setup, 8, &raw mut context) } != 0 {
+            return true;
+        }
+        let number = unmapped.memfd().as_raw_fd();
+        // SAFETY: memory of atomics only, which this child uses no more.
+        unsafe { rustix::mm::munmap(other.start, LEN) }.unwrap();
+        drop((shared, unmapped));
+        let is_kept = is_seen(77);
+        // SAFETY: only asks for its flags.
+        let is_closed = unsafe { libc::fcntl(number, libc::F_GETFD) } < 0;
+        // It can be registered again, and is the same memory.
+        let again = memory.share();
+        let is_same = again.is_ok() && is_seen(78);
+        drop(again);
+        let is_still_kept = is_seen(79);
+        // SAFETY: what was made above.
+        unsafe { libc::syscall(libc::SYS_io_destroy, context) };
+        drop(memory.share());
+        is_kept && is_closed && is_same && is_still_kept && !is_seen(80)
+    });
+    assert!(outcome.success(), "{outcome}");
+}
+
+/// In a process of one thread, where everybody's memory is remapped.
+#[test]
+fn a_child_has_nothing_of_what_its_parent_excludes() {
+    let memory = Memory::new(LEN);
+    let addr = memory.addr();
+    let advise = |range: std::ops::Range<u64>, is_inherited| {
+        let advice = if is_inherited { Advice::LinuxDoFork } else { Advice::LinuxDontFork };
+        let len = range.end - range.start;
+        // SAFETY: changes neither contents nor what is mapped.
+        unsafe { rustix::mm::madvise(pointer(range.start), len as usize, advice) }.unwrap();
+        note_inheritance(range.start, len, is_inherited);
+    };
+    let has_all = |range| Area::all_of(range).is_ok();
+    let (first, second) = (addr..addr + LEN as u64 / 2, addr + LEN as u64 / 2..addr + LEN as u64);
+    let outcome = in_child(|| {
+        // Before it is remapped, while it is, and after it was.
+        advise(first.clone(), false);
+        let shared = match memory.share() {
+            Ok(shared) => shared,
+            // By what a test beside has open.
+            Err(refused) => return matches!(refused, NotRemapped::Held(_)),
+        };
+        let lacks_first = in_child(|| {
+            !has_all(first.start..first.start + 4096)
+                && !has_all(first.end - 4096..first.end)
+                && has_all(second.clone())
+                && memory.words()[LEN / 8 - 1].load(Ordering::Relaxed) == LEN as u64 / 8 - 1
+        });
+        advise(first.clone(), true);
+        let has_both = in_child(|| memory.holds_its_numbers());
+        advise(second.clone(), false);
+        let lacks_second = in_child(|| has_all(first.clone()) && !has_all(second.clone()));
+        let view = daemons_view(&shared, LEN);
+        view.store_u64(LEN as u64 - 8, 5).unwrap();
+        let is_shared = memory.words()[LEN / 8 - 1].load(Ordering::Relaxed) == 5;
+        drop(shared);
+        let still_lacks = in_child(|| has_all(first.clone()) && !has_all(second.clone()));
+        let in_children = [lacks_first, has_both, lacks_second, still_lacks];
+        is_shared && in_children.iter().all(ExitStatus::success)
+    });
+    assert!(outcome.success(), "{outcome}");
+}
+
+#[test]
+fn memory_that_may_only_be_read_is_found() {
+    let memory = Memory::new(LEN);
+    assert_eq!(read_only_part(memory.addr(), LEN as u64), None);
+    let part = pointer(memory.addr() + 4096 * 3);
+    // SAFETY: nobody writes there meanwhile.
+    let protect = |flags| unsafe { rustix::mm::mprotect(part, 8192, flags) }.unwrap();
+    protect(rustix::mm::MprotectFlags::READ);
+    let found = Some(memory.addr() + 4096 * 3);
+    assert_eq!(read_only_part(memory.addr(), LEN as u64), found);
+    assert_eq!(read_only_part(memory.addr(), u64::MAX), found);
+    assert_eq!(read_only_part(memory.addr(), 4096 * 3), None);
+    assert_eq!(read_only_part(memory.addr() + 4096 * 5, 4096), None);
+    protect(rustix::mm::MprotectFlags::empty());
+    assert_eq!(read_only_part(memory.addr(), LEN as u64), None, "it is reserved");
+}
+
+#[test]
 fn a_parents_range_means_nothing_in_a_child() {
     let memory = Memory::new(LEN);
     let Some(shared) = memory.shared() else { return };

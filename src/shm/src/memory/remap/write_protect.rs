@@ -94,7 +94,7 @@ fn open() -> Result<OwnedFd, NotRemapped> {
 }
 
 /// Whether the calling thread is the program's only one. Nobody else is there to change that.
-fn is_only_thread() -> io::Result<bool> {
+pub(super) fn is_only_thread() -> io::Result<bool> {
     Ok(std::fs::read_dir("/proc/self/task")?.count() == 1)
 }
 
