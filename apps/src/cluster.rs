@@ -10,18 +10,24 @@ use crate::namespaces::Namespaces;
 use clap::{Args, value_parser};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use signal_hook::consts::{SIGINT, SIGTERM};
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Stdio};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
+use std::time::Duration;
 use tempfile::TempDir;
 use urxe_daemon::testing::TestDaemon;
 use urxe_daemon::{Config, Daemon, Handle};
 use urxe_port::fault::FaultSpec;
 use urxe_verbs::{Context, OpenOptions};
+
+/// How often the launcher looks whether a signal has come.
+const LOOK_FOR_SIGNALS: Duration = Duration::from_millis(50);
 
 /// How many nodes there are, and where.
 #[derive(Args, Clone, Debug)]
@@ -144,7 +150,12 @@ impl Cluster {
             let text = "--fault is for a daemon that is started here, not for that at --socket";
             return Err(Error::Usage(text));
         }
+        // From here on there is something that a signal must not leave behind.
+        let interrupted = catch_signals()?;
         let network = self.namespaces.then(|| Namespaces::new(nodes)).transpose()?;
+        // Nodes with a daemon of their own, which may be killed, have its directory in there.
+        let directory = network.is_some().then(|| TempDir::with_prefix("urxe-apps-")).transpose();
+        let directory = directory.map_err(Error::io("making a directory for the nodes"))?;
         let daemon = match self.socket.is_some() || network.is_some() {
             true => None,
             false => {
@@ -163,8 +174,9 @@ impl Cluster {
             };
             command.args(std::env::args_os().skip(1)).args(added);
             command.arg(format!("--rank={rank}")).arg(format!("--meet={meet}"));
-            if let Some(network) = &network {
+            if let (Some(network), Some(directory)) = (&network, &directory) {
                 command.arg(format!("--address={}", network.address(rank)));
+                command.env("TMPDIR", directory.path());
             } else if let Some(daemon) = &daemon {
                 command.arg("--socket").arg(daemon.socket());
             }
@@ -173,18 +185,48 @@ impl Cluster {
         let here = self.here.map_or(nodes, usize::from).min(nodes);
         let mut children = (0..here).map(start).collect::<Result<Vec<_>, _>>()?;
         let outputs: Vec<_> = children.iter_mut().map(|child| child.stdout.take()).collect();
-        let children = Mutex::new(children);
-        thread::scope(|scope| {
-            let children = &children;
+        let (children, over) = (Mutex::new(children), AtomicBool::new(false));
+        let reports = thread::scope(|scope| {
+            let (children, over) = (&children, &over);
+            scope.spawn(move || {
+                while !over.load(Ordering::Relaxed) {
+                    if interrupted.load(Ordering::Relaxed) {
+                        kill_all(children);
+                    }
+                    thread::sleep(LOOK_FOR_SIGNALS);
+                }
+            });
             let follow = |(rank, output)| scope.spawn(move || follow(rank, output?, children));
             let followed: Vec<_> = outputs.into_iter().enumerate().map(follow).collect();
             // All of them, so that no node outlives this.
             let followed: Vec<_> = followed.into_iter().map(|thread| thread.join()).collect();
+            over.store(true, Ordering::Relaxed);
             (0..)
                 .zip(followed)
                 .map(|(rank, report)| report.ok().flatten().ok_or(Error::Node { rank }))
                 .collect()
-        })
+        });
+        if interrupted.load(Ordering::Relaxed) { Err(Error::Interrupted) } else { reports }
+    }
+}
+
+/// What says whether a signal has asked this process to end, from the first call on.
+fn catch_signals() -> Result<&'static AtomicBool, Error> {
+    static INTERRUPTED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
+    if INTERRUPTED.get().is_none() {
+        let flag = Arc::new(AtomicBool::new(false));
+        for signal in [SIGINT, SIGTERM] {
+            signal_hook::flag::register(signal, Arc::clone(&flag))
+                .map_err(Error::io("catching signals"))?;
+        }
+        let _ = INTERRUPTED.set(flag);
+    }
+    Ok(INTERRUPTED.get_or_init(Arc::default))
+}
+
+fn kill_all(children: &Mutex<Vec<Child>>) {
+    for child in &mut *children.lock().unwrap_or_else(PoisonError::into_inner) {
+        let _ = child.kill();
     }
 }
 
@@ -211,9 +253,7 @@ fn follow<R: DeserializeOwned>(
     if killed || report.is_some() && ended.is_ok_and(|status| status.success()) {
         return Some(report);
     }
-    for child in &mut *lock() {
-        let _ = child.kill();
-    }
+    kill_all(children);
     None
 }
 

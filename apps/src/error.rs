@@ -29,6 +29,9 @@ pub enum Error {
         /// Which one.
         rank: usize,
     },
+    /// A signal ended it.
+    #[error("ended by a signal")]
+    Interrupted,
     /// Arguments contradict each other.
     #[error("{0}")]
     Usage(&'static str),

@@ -2,6 +2,7 @@
 //! is sound and on one that loses packets.
 
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 use urxe_shell::testing::could_not_run;
 
 /// Runs the program and returns what it says in JSON.
@@ -142,6 +143,37 @@ fn arguments_that_make_no_sense_are_refused() {
         let output = command.args(arguments.split(' ')).output().unwrap();
         assert!(!output.status.success() && !output.stderr.is_empty(), "{arguments}");
     }
+}
+
+#[test]
+fn a_signal_ends_the_run_and_leaves_nothing_behind() {
+    let directory = tempfile::TempDir::new().unwrap();
+    let left = || std::fs::read_dir(directory.path()).unwrap().count();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_urxe-apps"));
+    command.args(["kv", "--nodes", "3", "--operations", "100000000"]);
+    command.env("TMPDIR", directory.path()).stderr(Stdio::piped());
+    let child = command.spawn().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(100);
+    while left() == 0 {
+        assert!(Instant::now() < deadline, "no daemon was started");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let killed = Command::new("kill").arg(child.id().to_string()).status().unwrap();
+    assert!(killed.success());
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(1) && said.contains("ended by a signal"), "{output:?}");
+    assert_eq!(left(), 0);
+}
+
+#[test]
+fn who_reads_no_further_is_no_failure() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_urxe-apps"));
+    command.args(["smc", "--nodes", "2", "--messages", "10"]).stderr(Stdio::piped());
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
 }
 
 #[test]

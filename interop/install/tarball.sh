@@ -3,8 +3,16 @@ cat >/tmp/as-alice <<'TEXT'
 set -eu
 cd
 tar xf urxe.tar.gz
-before=$(find .local 2>/dev/null | sort)
+mkdir .local
 urxe-*/install --user
+# Over it, as a newer version that has a file less.
+echo share/urxe/of-an-older-version >>.local/share/urxe/installed
+touch .local/share/urxe/of-an-older-version
+urxe-*/install --user
+if [ -e .local/share/urxe/of-an-older-version ]; then
+    echo 'a file of an older version is still there'
+    exit 1
+fi
 rm -r urxe-*/
 .local/bin/urxe run -- true
 test -f .local/share/man/man1/urxe-run.1.gz
@@ -17,7 +25,7 @@ set -eu
 cd
 tar xf urxe.tar.gz
 urxe-*/install --user --uninstall
-if find .local -type f | grep .; then
+if find .local -mindepth 1 | grep .; then
     echo 'is still there'
     exit 1
 fi

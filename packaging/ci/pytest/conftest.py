@@ -3,15 +3,22 @@
 Copy this file beside your tests. It needs `urxe` in PATH, or at $URXE.
 """
 
-import itertools
 import os
+import secrets
 import subprocess
 import time
 
 import pytest
 
 URXE = os.environ.get('URXE', 'urxe')
-ADDRESSES = (f'127.83.{number // 250}.{number % 250 + 1}' for number in itertools.count())
+
+# How often another address is taken, should somebody have had the first.
+ATTEMPTS = 20
+
+
+def random_address():
+    """One of the loopback network: others may run tests on this machine too."""
+    return f'127.{64 + secrets.randbelow(64)}.{secrets.randbelow(256)}.{1 + secrets.randbelow(254)}'
 
 
 class Device:
@@ -19,11 +26,23 @@ class Device:
 
     def __init__(self, folder, *options):
         self.socket = folder / 'urxed.sock'
-        self.address = next(ADDRESSES)
         self.log = folder / 'urxed.log'
-        command = [URXE, 'daemon', '--addr', self.address, '--socket', str(self.socket), *options]
-        with self.log.open('w') as log:
-            self.daemon = subprocess.Popen(command, stdout=log, stderr=log)
+        for attempt in range(1, ATTEMPTS + 1):
+            self.address = random_address()
+            command = [URXE, 'daemon', '--addr', self.address, '--socket', str(self.socket),
+                       *options]
+            with self.log.open('w') as log:
+                self.daemon = subprocess.Popen(command, stdout=log, stderr=log)
+            try:
+                self.wait_until_ready()
+                return
+            except BaseException:
+                self.end()
+                is_taken = f'4791 of {self.address} is taken' in self.log.read_text()
+                if not is_taken or attempt == ATTEMPTS:
+                    raise
+
+    def wait_until_ready(self):
         deadline = time.monotonic() + 10
         while self.run('true', check=False).returncode:
             assert self.daemon.poll() is None and time.monotonic() < deadline, self.log.read_text()

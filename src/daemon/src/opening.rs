@@ -36,12 +36,11 @@ impl Seeds {
 pub(crate) struct Opened {
     pub(crate) sockets: Sockets,
     pub(crate) plan: PortPlan,
-    pub(crate) capture: Option<File>,
     pub(crate) identity: Identity,
     pub(crate) summary: DeviceSummary,
 }
 
-/// Opens the port of a device, and its sockets.
+/// Opens the port of a device, and its sockets. [`Opened::begin_capture`] follows.
 pub(crate) fn open_port(
     config: &Config,
     slots: SlotPlan,
@@ -59,19 +58,8 @@ pub(crate) fn open_port(
         source_ports: config.source_ports,
         fault: config.fault.clone(),
     };
-    let capture = match &config.capture {
-        Some(path) => {
-            let path = capture_path(path, &name, config.addrs.len() + config.interfaces.len());
-            let file = create(&path).map_err(|source| StartError::Capture { path, source })?;
-            Some(file)
-        }
-        None => None,
-    };
-    let own_capture = capture.as_ref().map(File::try_clone).transpose();
-    let own_capture = own_capture
-        .map_err(|source| StartError::System { step: "taking the capture file", source })?;
     let mut sockets = Sockets {
-        port: plan.open(Slot::ALONE.id(), own_capture, None)?,
+        port: plan.open_bare(Slot::ALONE.id(), None)?,
         source: Box::new(PlannedSockets { plan: plan.clone(), slots }),
         groups: BTreeMap::new(),
     };
@@ -98,7 +86,33 @@ pub(crate) fn open_port(
     let guid = guid(&source, links, addrs.first().copied());
     let summary = DeviceSummary { name: name.clone(), addrs, mtu, backend, interface };
     let identity = Identity { name, guid, source, table };
-    Ok(Opened { sockets, plan, capture, identity, summary })
+    Ok(Opened { sockets, plan, identity, summary })
+}
+
+impl Opened {
+    /// Makes the device's capture file, if there is to be one, in the place of one that is there:
+    /// only when there is all else that the daemon needs, since that may be the capture of another
+    /// one.
+    pub(crate) fn begin_capture(
+        self,
+        config: &Config,
+    ) -> Result<(Opened, Option<File>), StartError> {
+        let capture = match &config.capture {
+            Some(path) => {
+                let devices = config.addrs.len() + config.interfaces.len();
+                let path = capture_path(path, &self.identity.name, devices);
+                let file = create(&path).map_err(|source| StartError::Capture { path, source })?;
+                Some(file)
+            }
+            None => None,
+        };
+        let own = capture.as_ref().map(File::try_clone).transpose();
+        let own =
+            own.map_err(|source| StartError::System { step: "taking the capture file", source })?;
+        let Sockets { port, source, groups } = self.sockets;
+        let sockets = Sockets { port: self.plan.wrapped(port, own), source, groups };
+        Ok((Opened { sockets, ..self }, capture))
+    }
 }
 
 /// The interface that every machine has.

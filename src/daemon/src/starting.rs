@@ -67,12 +67,15 @@ pub(crate) fn prepare(
     let listener = listener.map_or_else(|| listen(&config.socket, config.mode.0), Ok)?;
     let StopPipe { read: stop, write: stopper } = stop;
     let seeds = ports.iter().map(|_| Seeds::new()).collect::<Result<Vec<Seeds>, _>>()?;
+    // The captures last: one that does not start leaves those of others alone.
+    let ports = ports.into_iter().map(|port| port.begin_capture(&config));
+    let ports = ports.collect::<Result<Vec<_>, _>>()?;
     let (tuning, changeable) = (config.tuning, config.changeable());
     let worker = config.worker.clone();
     let make = move |now: Instant| {
         let (mut devices, mut plans) = (Vec::new(), Vec::new());
-        for (opened, seeds) in ports.into_iter().zip(seeds) {
-            let Opened { sockets, plan, capture, identity, .. } = opened;
+        for ((opened, capture), seeds) in ports.into_iter().zip(seeds) {
+            let Opened { sockets, plan, identity, .. } = opened;
             let own = [seeds.of_slot, seeds.of_cm];
             devices.push(RdmaDevice::new(identity, sockets, own, tuning, now));
             plans.push(DevicePlan { port: plan, capture });

@@ -45,7 +45,16 @@ impl PortPlan {
         capture: Option<File>,
         share: Option<Arc<dyn ShareSockets>>,
     ) -> Result<Box<dyn Port>, OpenError> {
-        let mut port: Box<dyn Port> = match self.kind {
+        Ok(self.wrapped(self.open_bare(slot, share)?, capture))
+    }
+
+    /// The same with nothing broken, and without a capture: those can follow.
+    pub fn open_bare(
+        &self,
+        slot: SlotId,
+        share: Option<Arc<dyn ShareSockets>>,
+    ) -> Result<Box<dyn Port>, OpenError> {
+        Ok(match self.kind {
             PortKind::Udp => {
                 let options = UdpOptions { share, ..self.udp_options(slot) };
                 Box::new(UdpPort::open_interface(&self.interface, &options)?)
@@ -53,13 +62,17 @@ impl PortPlan {
             PortKind::Raw => {
                 Box::new(RawPort::open_interface(&self.interface, &RawOptions::default())?)
             }
-        };
+        })
+    }
+
+    /// A port that was opened so, with its capture and what is broken on purpose.
+    pub fn wrapped(&self, mut port: Box<dyn Port>, capture: Option<File>) -> Box<dyn Port> {
         if let Some(file) = capture {
             port = Box::new(Capture::new(port, file, Instant::now(), SystemTime::now()));
         }
         if let Some(spec) = &self.fault {
             port = Box::new(Fault::new(port, spec.clone()));
         }
-        Ok(port)
+        port
     }
 }

@@ -2,8 +2,8 @@
 
 use crate::error::EXIT_CODES;
 use crate::{
-    capture, conform, daemon, demo, devinfo, doctor, explain, manual, output, perf, perf_connect,
-    ping, replay, res, run, stat, sysfs_overlay, top, why,
+    capture, conform, daemon, demo, devinfo, doctor, explain, manual, perf, perf_connect, ping,
+    replay, res, run, stat, sysfs_overlay, top, why,
 };
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
@@ -126,10 +126,7 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            output::note(format_args!("urxe: {error}"));
-            error.exit_code().into()
-        }
+        Err(error) => error.report("urxe"),
     }
 }
 

@@ -87,9 +87,33 @@ pub(crate) fn ourselves(subcommand: &str) -> Command {
 
 /// What a daemon wrote to its log before it ended.
 pub(crate) fn last_words(log: &Path) -> String {
-    let text = std::fs::read_to_string(log).unwrap_or_default();
-    let mut lines = text.lines().filter(|line| !line.trim().is_empty());
-    // The error stands first; what may follow is advice.
-    let line = lines.next().unwrap_or("it printed nothing");
-    line.trim_start_matches("urxed: ").trim_start_matches("error: ").to_owned()
+    reason_in(&std::fs::read_to_string(log).unwrap_or_default()).to_owned()
+}
+
+/// The first error in a log, before which there may be warnings, and behind it advice; else the
+/// last line.
+fn reason_in(log: &str) -> &str {
+    let lines = || log.lines().map(|line| line.trim_start_matches("urxed: "));
+    let error = lines().find_map(|line| line.strip_prefix("error: "));
+    let last = || lines().rfind(|line| !line.trim().is_empty());
+    error.or_else(last).unwrap_or("it printed nothing")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_reason_is_the_error_and_no_warning_before_it() {
+        let warning = "warning: --fault names write-first, which is never sent\n";
+        let log =
+            format!("{warning}urxed: error: 10.9.9.9 is no address of this machine\n\nadvice\n");
+        assert_eq!(reason_in(&log), "10.9.9.9 is no address of this machine");
+        assert_eq!(
+            reason_in("error: unexpected argument\n\nUsage: urxed\n"),
+            "unexpected argument"
+        );
+        assert_eq!(reason_in("thread panicked\nnote: run with\n\n"), "note: run with");
+        assert_eq!(reason_in("\n"), "it printed nothing");
+    }
 }

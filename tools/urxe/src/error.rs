@@ -1,7 +1,9 @@
 //! Why a command failed, and the exit code that says so to a script.
 
 use crate::link::LinkError;
+use crate::output;
 use std::io;
+use std::process::ExitCode;
 
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
@@ -34,6 +36,9 @@ pub(crate) enum Error {
         /// The error of the system.
         source: io::Error,
     },
+    /// Nobody reads standard output any more, so that there is nothing left to do.
+    #[error("the reader of standard output has gone")]
+    ReaderGone,
     /// Anything else, in a sentence.
     #[error("{0}")]
     Failed(String),
@@ -64,11 +69,20 @@ impl Error {
     /// The exit code, see [`EXIT_CODES`].
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
+            Error::ReaderGone => 0,
             Error::Usage(_) => 2,
             Error::Verbs(urxe_verbs::Error::Connect(_)) => 3,
             Error::WrongData(_) => 4,
             _ => 1,
         }
+    }
+
+    /// Says on standard error that `command` failed, if it did, and returns the exit code.
+    pub(crate) fn report(&self, command: &str) -> ExitCode {
+        if !matches!(self, Error::ReaderGone) {
+            output::note(format_args!("{command}: {self}"));
+        }
+        self.exit_code().into()
     }
 
     /// For `map_err`: the system refused `what`.
@@ -90,6 +104,7 @@ mod tests {
             (Error::Usage("x".into()), 2),
             (Error::Verbs(no_daemon), 3),
             (Error::WrongData("x".into()), 4),
+            (Error::ReaderGone, 0),
         ];
         for (error, code) in all {
             assert_eq!(error.exit_code(), code);

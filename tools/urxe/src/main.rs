@@ -1,5 +1,6 @@
 //! `urxe`: try, look into and measure the RoCEv2 NIC in user space. See `urxe --help`.
 
+mod asking;
 mod capture;
 mod cli;
 mod completions;

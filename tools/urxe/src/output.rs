@@ -37,11 +37,11 @@ pub(crate) fn json_line(result: &impl Serialize) -> Result<String, Error> {
 
 /// Writes text.
 ///
-/// A closed pipe (`urxe stat | head`) ends the program quietly.
+/// A closed pipe (`urxe stat | head`) is [`Error::ReaderGone`], which ends the program quietly.
 pub(crate) fn text(text: impl Display) -> Result<(), Error> {
     let mut out = io::stdout().lock();
     match write!(out, "{text}").and_then(|()| out.flush()) {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => std::process::exit(0),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(Error::ReaderGone),
         result => result.map_err(Error::system("writing to standard output")),
     }
 }

@@ -55,10 +55,7 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
     match judge(arguments) {
         Ok(report) if report.differences == 0 => ExitCode::SUCCESS,
         Ok(_) => ExitCode::FAILURE,
-        Err(error) => {
-            output::note(format_args!("urxe: {error}"));
-            error.exit_code().into()
-        }
+        Err(error) => error.report("urxe"),
     }
 }
 

@@ -25,7 +25,8 @@ Examples:
   urxe sysfs-overlay -- urxe run -- ./my-tests.sh
       The same for everything that the tests start, with the devices in working order.
   sudo urxe sysfs-overlay
-      Show the devices to all programs, until the daemon ends. Once more after it was restarted.
+      Show the devices to all programs, until the daemon ends. Once more after it was restarted or
+      upgraded: the files are other ones then.
   sudo urxe sysfs-overlay --undo
       Hide them again.
 

@@ -4,7 +4,8 @@ mod common;
 
 use common::{Daemon, Directory, Process, TIMEOUT, json, run, text, urxe};
 use serde_json::Value;
-use std::process::Command;
+use std::io::Read;
+use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -76,6 +77,33 @@ fn without_a_daemon_a_device_of_its_own_asks_and_nothing_is_left() {
     assert_eq!((&device["own"], &report["reached"]), (&true.into(), &true.into()), "{report}");
     let socket = std::path::Path::new(device["socket"].as_str().unwrap());
     assert!(!socket.parent().unwrap().exists(), "{}", socket.display());
+}
+
+#[test]
+fn a_device_of_its_own_leaves_nothing_where_nobody_reads_on_or_a_signal_ends_it() {
+    let (far, directory) = (Daemon::start(), Directory::new());
+    let ping = |line: &str| {
+        let mut command = alone(&format!("ping {} {line}", far.address), &directory);
+        command.env("TMPDIR", directory.path());
+        command
+    };
+    let left = || std::fs::read_dir(directory.path()).unwrap().count();
+    let mut unread = ping("-c 2 -i 1ms").stdout(Stdio::piped()).spawn().unwrap();
+    let mut first = [0];
+    let mut stdout = unread.stdout.take().unwrap();
+    stdout.read_exact(&mut first).unwrap();
+    drop(stdout);
+    assert_eq!(unread.wait().unwrap().code(), Some(0));
+    assert_eq!(left(), 0);
+    let waiting = Process::start(ping("-c 2 -i 100s"));
+    let deadline = Instant::now() + TIMEOUT;
+    while far.stat()["counters"]["cm_refused_no_listener"].as_u64() < Some(1) {
+        assert!(Instant::now() < deadline, "no question came");
+        sleep(Duration::from_millis(10));
+    }
+    waiting.signal(rustix::process::Signal::TERM);
+    assert!(waiting.output().status.success());
+    assert_eq!(left(), 0);
 }
 
 #[test]

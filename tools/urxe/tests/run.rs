@@ -249,6 +249,27 @@ fn each_obstacle_to_running_a_program_is_reported_in_a_sentence() {
 }
 
 #[test]
+fn a_daemon_that_is_stopped_is_waited_for_and_the_doctor_says_so() {
+    let (daemon, home) = (Daemon::start(), Home::new());
+    daemon.process.signal(rustix::process::Signal::STOP);
+    let mut doctor = urxe("doctor --json");
+    doctor.env("URXE_SHIM", library()).env("URXE_SOCKET", &daemon.socket);
+    let output = run(doctor);
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["can_run"], false);
+    let checks = report["checks"].as_array().unwrap();
+    let says =
+        |check: &&serde_json::Value| check["says"].as_str().unwrap().contains("says nothing");
+    assert_eq!(checks.iter().find(says).map(|check| &check["name"]), Some(&"daemon".into()));
+    let line = format!("--daemon {}", daemon.socket.display());
+    let mut program = Process::start(home.run(&line, &["echo", "ran"]));
+    let said = program.wait_for("says nothing");
+    assert!(said.contains(daemon.socket.to_str().unwrap()), "{said}");
+    daemon.process.signal(rustix::process::Signal::CONT);
+    assert_eq!(text(&program.output().stdout), "ran\n");
+}
+
+#[test]
 fn the_doctor_reports_only_real_problems() {
     let daemon = Daemon::start();
     let doctor = |shim: PathBuf| {

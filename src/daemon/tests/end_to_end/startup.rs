@@ -5,8 +5,9 @@ use crate::harness::{
 };
 use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
 use std::io::{BufRead, BufReader};
+use std::net::IpAddr;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 use urxe_daemon::{Config, Daemon, StartError};
@@ -374,6 +375,24 @@ fn help_teaches() {
     for word in options.into_iter().chain(["Examples:", "CAP_NET_RAW", "urxe run"]) {
         assert!(help.contains(word), "{word}");
     }
+}
+
+#[test]
+fn a_daemon_that_does_not_start_leaves_the_capture_of_another_alone() {
+    let path = fresh_path().with_extension("pcapng");
+    std::fs::write(&path, "a capture").unwrap();
+    let other = crate::harness::start_with(1, |_| ());
+    let start = |addr: IpAddr, socket: PathBuf| {
+        let mut config = Config::new([addr]);
+        (config.socket, config.capture) = (socket, Some(path.clone()));
+        Daemon::start(config).unwrap_err()
+    };
+    let port = start(other.devices()[0].addrs[0], fresh_path());
+    assert!(matches!(port, StartError::Port(_)), "{port}");
+    let socket = start(fresh_addr(), other.socket().to_owned());
+    assert!(matches!(socket, StartError::SocketInUse(_)), "{socket}");
+    assert_eq!(std::fs::read(&path).unwrap(), b"a capture");
+    std::fs::remove_file(path).unwrap();
 }
 
 #[test]

@@ -39,9 +39,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Error> {
     let counters = client.begin_capture(spec)?;
     let mut sink = Sink::open(arguments.write.as_deref(), arguments.json)?;
     let mut streams = Streams::new(client);
-    let until = arguments.seconds.map(|seconds| {
-        let now = Instant::now();
-        now.checked_add(Duration::from_secs(seconds.get())).unwrap_or(now)
+    let until = arguments.seconds.and_then(|seconds| {
+        // Never, if there is no such time.
+        Instant::now().checked_add(Duration::from_secs(seconds.get()))
     });
     let (mut shown, mut lost) = (0, 0);
     let most = arguments.count.map_or(u64::MAX, |count| count.get());

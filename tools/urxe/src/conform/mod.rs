@@ -30,10 +30,7 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
     match conform(arguments) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
-        Err(error) => {
-            note(format_args!("urxe: {error}"));
-            error.exit_code().into()
-        }
+        Err(error) => error.report("urxe"),
     }
 }
 

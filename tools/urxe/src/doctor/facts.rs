@@ -1,18 +1,20 @@
 //! What there is on this machine, as far as verbs programs need it. Nothing is judged here.
 
 use super::trial;
+use crate::asking::{Asked, PATIENCE, SAYS_NOTHING};
 use crate::roce_port::{self, PortState};
-use crate::run::{choose_address, find_library, free_loopback};
+use crate::run::{MissingLibrary, choose_address, find_library, free_loopback};
 use rustix::thread::{SecureComputingMode, secure_computing_mode};
 use std::fs;
+use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 use urxe_port::watch::Watch;
-use urxe_shm::control::channel::Listener;
+use urxe_shm::control::channel::{Channel, Listener};
 use urxe_shm::memory::remap;
 use urxe_shm::{SYSTEM_SOCKET, daemon_sockets};
-use urxe_verbs::{Context, OpenOptions};
+use urxe_verbs::{Context, Error, OpenOptions};
 
 /// What was seen.
 #[derive(Clone, Debug)]
@@ -26,9 +28,11 @@ pub(super) struct Facts {
     /// Programs to try.
     pub(super) perftest: bool,
     /// Our shim, or why there is none.
-    pub(super) library: Result<PathBuf, String>,
-    /// The daemons that answer at the usual places.
+    pub(super) library: Result<PathBuf, MissingLibrary>,
+    /// The daemons that take connections at the usual places.
     pub(super) daemons: Vec<Daemon>,
+    /// Where one is that `urxe run` starts.
+    pub(super) own_socket: PathBuf,
     /// The system's daemon is there, but not for us.
     pub(super) system_daemon_refuses: bool,
     /// What a daemon that is started would serve.
@@ -42,7 +46,7 @@ pub(super) struct Facts {
     /// The interface of that address, and its MTU.
     pub(super) link: Option<(String, u32)>,
     /// What came of doing what a program and a daemon do.
-    pub(super) trial: Result<(), trial::Failure>,
+    pub(super) trial: Result<trial::Tried, trial::Failure>,
     /// A filter of system calls is on us.
     pub(super) is_filtered: bool,
     /// We may use userfaultfd, of which root always may.
@@ -59,12 +63,17 @@ pub(super) struct Facts {
     pub(super) cores: usize,
 }
 
-/// A daemon that answers.
-#[derive(Clone, Debug)]
+/// A daemon that takes connections.
+#[derive(Clone, Debug, Default)]
 pub(super) struct Daemon {
     pub(super) socket: PathBuf,
     pub(super) pid: Option<u32>,
+    /// Devices that can be opened.
     pub(super) devices: Vec<Device>,
+    /// Those that cannot: their names, and why not.
+    pub(super) closed: Vec<(String, String)>,
+    /// Why nothing is known of it: it refuses, is not understood, or says nothing.
+    pub(super) refuses: Option<String>,
 }
 
 /// A device of a daemon.
@@ -94,8 +103,8 @@ impl Facts {
         };
         let port = roce_port::state(address);
         let is_taken = matches!(port, PortState::Taken(_));
-        let daemons: Vec<Daemon> =
-            daemon_sockets().iter().filter_map(|path| Daemon::at(path)).collect();
+        let sockets = daemon_sockets();
+        let daemons: Vec<Daemon> = sockets.iter().filter_map(|path| Daemon::at(path)).collect();
         Facts {
             libibverbs: libraries
                 .iter()
@@ -104,10 +113,12 @@ impl Facts {
             librxe: libraries.iter().find_map(|directory| provider(&directory.join("libibverbs"))),
             driver_file: Path::new("/etc/libibverbs.d/rxe.driver").exists(),
             perftest: is_in_path("ib_write_bw"),
-            library: find_library().map_err(|missing| missing.to_string()),
-            system_daemon_refuses: Path::new(SYSTEM_SOCKET).exists()
-                && daemons.iter().all(|daemon| daemon.socket != Path::new(SYSTEM_SOCKET)),
+            library: find_library(),
+            system_daemon_refuses: sockets.iter().any(|path| path == Path::new(SYSTEM_SOCKET))
+                && daemons.iter().all(|daemon| daemon.socket != Path::new(SYSTEM_SOCKET))
+                && is_closed_to_us(Path::new(SYSTEM_SOCKET)),
             daemons,
+            own_socket: urxe_shm::socket_path(),
             address,
             port,
             loopback: is_taken.then(free_loopback).flatten(),
@@ -127,25 +138,58 @@ impl Facts {
 }
 
 impl Daemon {
-    /// Asks the daemon at a socket, if one answers.
+    /// The daemon at a socket, if one takes connections there.
     fn at(socket: &Path) -> Option<Daemon> {
-        let options = OpenOptions::new().socket(socket);
-        let mut pid = None;
-        let devices = urxe_verbs::devices(&options).ok()?.into_iter().filter_map(|device| {
-            let context = Context::open(&options.clone().device(device.name)).ok()?;
-            pid = pid.or(context.daemon_pid());
-            let port = context.query_port(1).ok()?;
-            Some(Device {
-                name: context.device().name.clone(),
-                firmware: context.query_device().ok()?.fw_ver,
-                active: port.active,
-                mtu: port.active_mtu.into(),
-                gids: context.gids(1).ok()?,
-            })
-        });
-        let devices = devices.collect();
-        Some(Daemon { socket: socket.to_owned(), pid, devices })
+        let place = socket.to_owned();
+        let asked = Asked::begin(move || Daemon::ask(&place)).within(PATIENCE);
+        asked.unwrap_or_else(|_| Some(Daemon::that_refuses(socket, format!("it {SAYS_NOTHING}"))))
     }
+
+    fn that_refuses(socket: &Path, why: String) -> Daemon {
+        Daemon { socket: socket.to_owned(), refuses: Some(why), ..Daemon::default() }
+    }
+
+    /// The same, however long it takes.
+    fn ask(socket: &Path) -> Option<Daemon> {
+        let options = OpenOptions::new().socket(socket);
+        let found = match urxe_verbs::devices(&options) {
+            Ok(found) => found,
+            Err(Error::Connect(_)) => return None,
+            Err(error) => return Some(Daemon::that_refuses(socket, error.to_string())),
+        };
+        let mut daemon = Daemon { socket: socket.to_owned(), ..Daemon::default() };
+        for device in found {
+            match Context::open(&options.clone().device(&device.name)) {
+                Ok(context) => {
+                    daemon.pid = daemon.pid.or(context.daemon_pid());
+                    match Device::of(&context) {
+                        Ok(device) => daemon.devices.push(device),
+                        Err(error) => daemon.closed.push((device.name, error.to_string())),
+                    }
+                }
+                Err(error) => daemon.closed.push((device.name, error.to_string())),
+            }
+        }
+        Some(daemon)
+    }
+}
+
+impl Device {
+    fn of(context: &Context) -> Result<Device, Error> {
+        let port = context.query_port(1)?;
+        Ok(Device {
+            name: context.device().name.clone(),
+            firmware: context.query_device()?.fw_ver,
+            active: port.active,
+            mtu: port.active_mtu.into(),
+            gids: context.gids(1)?,
+        })
+    }
+}
+
+/// Whether there is a socket that this user may not connect to.
+fn is_closed_to_us(socket: &Path) -> bool {
+    Channel::connect(socket).is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
 }
 
 /// How folders end that have the libraries of this program's libc alone.

@@ -41,10 +41,7 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
     match output::print(arguments.json, &report) {
         Ok(()) if report.can_run => ExitCode::SUCCESS,
         Ok(()) => ExitCode::FAILURE,
-        Err(error) => {
-            output::note(format_args!("urxe: {error}"));
-            error.exit_code().into()
-        }
+        Err(error) => error.report("urxe"),
     }
 }
 

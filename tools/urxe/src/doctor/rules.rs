@@ -1,7 +1,9 @@
 //! What the facts mean for a verbs program.
 
-use super::facts::{Daemon, Facts};
+use super::facts::{Daemon, Device, Facts};
+use super::trial::Tried;
 use crate::roce_port::PortState;
+use crate::run::MissingLibrary;
 use serde::Serialize;
 use std::fmt;
 use urxe_types::PathMtu;
@@ -102,17 +104,54 @@ fn shim(facts: &Facts) -> Option<Finding> {
     Some(match &facts.library {
         Ok(path) => Finding::ok("shim", path.display().to_string()),
         Err(missing) => {
-            let mend = "cargo build --release --workspace, or set URXE_SHIM to where it is";
-            Finding::problem("shim", missing, mend)
+            let mend = match missing {
+                MissingLibrary::Nowhere { .. } => {
+                    "cargo build --release --workspace, or set URXE_SHIM to where it is"
+                }
+                MissingLibrary::NoPlace { .. } => {
+                    "mkdir -m 700 DIR where programs can be executed from, and set TMPDIR to it"
+                }
+                MissingLibrary::Unspeakable { .. } => {
+                    "copy it to a path without spaces and colons, and set URXE_SHIM to that"
+                }
+            };
+            Finding::problem("shim", missing.to_string(), mend)
         }
     })
 }
 
-/// The daemons that run; else whether one could be started.
+/// The daemons that run; if none of them can be used, whether one could be started.
 fn daemon(facts: &Facts) -> Vec<Finding> {
-    if !facts.daemons.is_empty() {
-        return facts.daemons.iter().flat_map(running).collect();
+    let is_in_the_way = |daemon: &Daemon| daemon.socket == facts.own_socket;
+    let mut findings = Vec::new();
+    for daemon in &facts.daemons {
+        match &daemon.refuses {
+            Some(reason) => findings.push(refusing(daemon, reason, is_in_the_way(daemon))),
+            None => findings.extend(running(daemon)),
+        }
     }
+    // Where one that refuses has the socket, none can be started.
+    let is_one_used = |daemon: &Daemon| daemon.refuses.is_none() || is_in_the_way(daemon);
+    if !facts.daemons.iter().any(is_one_used) {
+        findings.extend(starting(facts));
+    }
+    findings
+}
+
+/// A daemon that is there, and of no use.
+fn refusing(daemon: &Daemon, reason: &str, is_in_the_way: bool) -> Finding {
+    let says = format!("the one at {} cannot be used: {reason}", daemon.socket.display());
+    let mend = "one of another version is to be restarted as that of this urxe, and one that is \
+                stopped to go on (kill -CONT); or set URXE_SOCKET to another path, where `urxe \
+                run` starts one";
+    match is_in_the_way {
+        true => Finding::problem("daemon", says, mend),
+        false => Finding::warning("daemon", says, mend),
+    }
+}
+
+/// Whether a daemon could be started, where none can be used.
+fn starting(facts: &Facts) -> Vec<Finding> {
     let address = facts.address;
     if let Err(reason) = &facts.socket_place {
         let says =
@@ -122,11 +161,23 @@ fn daemon(facts: &Facts) -> Vec<Finding> {
         return vec![Finding::problem("daemon", says, mend)];
     }
     let other = "`urxe run --addr ADDR` with another address of this machine, such as 127.0.0.2";
+    let refused = match facts.system_daemon_refuses {
+        true => {
+            "; the system's daemon does not let this user in (`adduser USER urxe` would, where a \
+             package runs it; else urxed --mode 666)"
+        }
+        false => "",
+    };
+    let none = match facts.daemons.is_empty() && refused.is_empty() {
+        true => "none runs",
+        false => "none answers us",
+    };
     let mut findings = vec![match &facts.port {
         PortState::Free => Finding::ok(
             "daemon",
             format!(
-                "none runs; `urxe run` will start one on {address}, whose UDP port 4791 is free"
+                "{none}{refused}; `urxe run` will start one on {address}, whose UDP port 4791 is \
+                 free"
             ),
         ),
         PortState::Taken(owner) => {
@@ -134,11 +185,8 @@ fn daemon(facts: &Facts) -> Vec<Finding> {
                 true => "every address of this machine".to_owned(),
                 false => address.to_string(),
             };
-            let mut says = format!("none answers us, and {owner} has UDP port 4791 of {whose}");
-            if facts.system_daemon_refuses {
-                says += "; the system's daemon does not let this user in (`adduser USER urxe` \
-                         would, where a package runs it; else urxed --mode 666)";
-            }
+            let mut says =
+                format!("none answers us, and {owner} has UDP port 4791 of {whose}{refused}");
             match facts.loopback {
                 Some(loopback) => {
                     says += &format!(
@@ -156,7 +204,7 @@ fn daemon(facts: &Facts) -> Vec<Finding> {
             }
         }
         PortState::Refused(reason) => {
-            let says = format!("none runs, and UDP port 4791 of {address} is refused: {reason}");
+            let says = format!("{none}{refused}; UDP port 4791 of {address} is refused: {reason}");
             Finding::problem("daemon", says, other)
         }
     }];
@@ -177,21 +225,41 @@ fn running(daemon: &Daemon) -> Vec<Finding> {
     let firmware = daemon.devices.first().map_or("unknown", |device| &device.firmware);
     let mut findings =
         vec![Finding::ok("daemon", format!("process {pid}, version {firmware}, at {socket}"))];
-    for device in &daemon.devices {
-        let gids = device.gids.iter().map(|(index, addr)| format!("GID {index} = {addr}"));
-        let gids: Vec<String> = gids.collect();
-        let says = format!("{}: {}", device.name, gids.join(", "));
-        findings.push(if gids.is_empty() {
-            let says = format!("{} has no address", device.name);
-            Finding::problem("device", says, "ip address add ... to its interface")
-        } else if !device.active {
-            Finding::problem("device", format!("{says}; its port is down"), "ip link set ... up")
-        } else {
-            Finding::ok("device", says)
-        });
-        findings.push(path_mtu(device.name.clone(), device.mtu.into()));
+    let mut devices: Vec<Vec<Finding>> = daemon.devices.iter().map(device).collect();
+    devices.extend(daemon.closed.iter().map(|(name, reason)| {
+        let says = format!("{name} cannot be opened: {reason}");
+        vec![Finding::problem("device", says, "the daemon's log may say more; or restart it")]
+    }));
+    if devices.is_empty() {
+        let says = format!("the daemon at {socket} has none");
+        findings.push(Finding::problem("device", says, "start it with --addr or --interface"));
     }
+    let is_fine = |device: &Vec<Finding>| device.iter().all(|part| part.level < Level::Problem);
+    let is_one_fine = devices.iter().any(is_fine);
+    findings.extend(devices.into_iter().flatten().map(|mut part| {
+        // Programs can take another.
+        if is_one_fine {
+            part.level = part.level.min(Level::Warning);
+        }
+        part
+    }));
     findings
+}
+
+/// A device that can be opened.
+fn device(device: &Device) -> Vec<Finding> {
+    let gids = device.gids.iter().map(|(index, addr)| format!("GID {index} = {addr}"));
+    let gids: Vec<String> = gids.collect();
+    let says = format!("{}: {}", device.name, gids.join(", "));
+    let finding = if gids.is_empty() {
+        let says = format!("{} has no address", device.name);
+        Finding::problem("device", says, "ip address add ... to its interface")
+    } else if !device.active {
+        Finding::problem("device", format!("{says}; its port is down"), "ip link set ... up")
+    } else {
+        Finding::ok("device", says)
+    };
+    vec![finding, path_mtu(device.name.clone(), device.mtu.into())]
 }
 
 fn path_mtu(what: String, bytes: usize) -> Finding {
@@ -213,10 +281,20 @@ fn path_mtu(what: String, bytes: usize) -> Finding {
 /// What a program and a daemon do, done.
 fn trial(facts: &Facts) -> Option<Finding> {
     let name = "trial";
-    let Err(failure) = &facts.trial else {
-        let says =
-            "system calls, /proc/self/mem and an RDMA WRITE through a daemon of its own work";
-        return Some(Finding::ok(name, says));
+    let failure = match &facts.trial {
+        Ok(Tried { without_daemon: None }) => {
+            let says =
+                "system calls, /proc/self/mem and an RDMA WRITE through a daemon of its own work";
+            return Some(Finding::ok(name, says));
+        }
+        Ok(Tried { without_daemon: Some(reason) }) => {
+            let says = format!(
+                "system calls and /proc/self/mem work; an RDMA WRITE was not tried, since a daemon \
+                 for that could have no address: {reason}"
+            );
+            return Some(Finding::ok(name, says));
+        }
+        Err(failure) => failure,
     };
     let says = format!("{}: {}", failure.step, failure.reason);
     let mend = match (facts.is_filtered, failure.step.contains("/proc/")) {
@@ -284,7 +362,6 @@ fn cores(facts: &Facts) -> Option<Finding> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::facts::Device;
     use super::super::trial::Failure;
     use super::*;
     use crate::roce_port::Owner;
@@ -298,13 +375,14 @@ mod tests {
             perftest: true,
             library: Ok("/opt/liburxe_shim.so".into()),
             daemons: Vec::new(),
+            own_socket: "/run/user/7/urxe/urxed.sock".into(),
             system_daemon_refuses: false,
             address: [10, 0, 0, 1].into(),
             port: PortState::Free,
             loopback: None,
             socket_place: Ok(()),
             link: Some(("eth0".into(), 1500)),
-            trial: Ok(()),
+            trial: Ok(Tried::default()),
             is_filtered: false,
             userfaultfd: true,
             longest_mapped: 1 << 20,
@@ -331,10 +409,16 @@ mod tests {
         assert!(text.contains(part), "{part:?} is not in {text:?}");
     }
 
+    #[track_caller]
+    fn assert_mend(name: &str, part: &str, change: impl FnOnce(&mut Facts)) {
+        let mend = finding(name, change).and_then(|found| found.mend).expect("advice");
+        assert!(mend.contains(part) && !mend.contains("cargo"), "{mend}");
+    }
+
     fn daemon_with(mtu: u16, active: bool, gids: &[(u8, std::net::IpAddr)]) -> Daemon {
         let (name, firmware, gids) = ("urxe0".into(), "0.1.0".into(), gids.to_vec());
-        let device = Device { name, firmware, active, mtu, gids };
-        Daemon { socket: "/run/x.sock".into(), pid: Some(77), devices: vec![device] }
+        let devices = vec![Device { name, firmware, active, mtu, gids }];
+        Daemon { socket: "/run/x.sock".into(), pid: Some(77), devices, ..Daemon::default() }
     }
 
     #[test]
@@ -358,9 +442,15 @@ mod tests {
 
     #[test]
     fn without_the_shim_nothing_runs() {
-        let gone = |facts: &mut Facts| facts.library = Err("looked for /a/b".into());
-        assert_finding("shim", Level::Problem, "/a/b", gone);
-        assert_finding("shim", Level::Problem, "cargo build", gone);
+        let paths = || vec![("/a/b".into(), "not there".into())];
+        let without = |missing| move |facts: &mut Facts| facts.library = Err(missing);
+        let gone = || without(MissingLibrary::Nowhere { looked: paths() });
+        assert_finding("shim", Level::Problem, "/a/b", gone());
+        assert_finding("shim", Level::Problem, "cargo build", gone());
+        let no_place = MissingLibrary::NoPlace { tried: paths() };
+        assert_mend("shim", "set TMPDIR", without(no_place));
+        let unspeakable = MissingLibrary::Unspeakable { path: "/a b".into() };
+        assert_mend("shim", "set URXE_SHIM", without(unspeakable));
     }
 
     #[test]
@@ -401,6 +491,58 @@ mod tests {
     }
 
     #[test]
+    fn a_daemon_that_is_of_no_use_is_none_that_does_not_run() {
+        let refusing = |socket: &str| {
+            let daemons = vec![Daemon {
+                socket: socket.into(),
+                refuses: Some("it speaks version 10".into()),
+                ..Daemon::default()
+            }];
+            move |facts: &mut Facts| facts.daemons = daemons
+        };
+        // `urxe run` can start no other there.
+        let own = "/run/user/7/urxe/urxed.sock";
+        assert_finding("daemon", Level::Problem, "it speaks version 10", refusing(own));
+        // And starts one of its own beside that of the system.
+        let system = "/run/urxe/urxed.sock";
+        assert_finding("daemon", Level::Warning, "it speaks version 10", refusing(system));
+        let mut facts = healthy();
+        refusing(system)(&mut facts);
+        let says = judge(&facts).into_iter().map(|finding| finding.says);
+        assert_eq!(
+            says.filter(|says| says.contains("none answers us; `urxe run` will")).count(),
+            1
+        );
+        assert_finding("daemon", Level::Ok, "does not let this user in", |facts| {
+            facts.system_daemon_refuses = true;
+        });
+    }
+
+    #[test]
+    fn one_device_that_programs_can_use_is_enough() {
+        let addr = [(2, [10, 0, 0, 1].into())];
+        let good = daemon_with(1024, true, &addr);
+        let devices = |daemon: Daemon| {
+            let mut facts = healthy();
+            facts.daemons = vec![daemon];
+            let findings = judge(&facts).into_iter();
+            let of_devices = findings.filter(|finding| finding.name == "device");
+            of_devices.map(|finding| (finding.level, finding.says)).collect::<Vec<_>>()
+        };
+        let levels = |daemon| devices(daemon).into_iter().map(|(level, _)| level);
+        let mut one_is_down = good.clone();
+        one_is_down.devices.extend(daemon_with(1024, false, &addr).devices);
+        assert!(levels(one_is_down).eq([Level::Ok, Level::Warning]));
+        let closed = vec![("urxe1".to_owned(), "too many contexts".to_owned())];
+        let one_is_closed = Daemon { closed: closed.clone(), ..good };
+        assert!(levels(one_is_closed).eq([Level::Ok, Level::Warning]));
+        let all_are_closed = Daemon { closed, ..Daemon::default() };
+        let said = devices(all_are_closed);
+        assert!(said[0].0 == Level::Problem && said[0].1.contains("too many contexts"), "{said:?}");
+        assert!(levels(Daemon::default()).eq([Level::Problem]), "it has none");
+    }
+
+    #[test]
     fn a_device_needs_an_address_and_a_link() {
         let addr = [(2, [10, 0, 0, 1].into())];
         let with = |daemon| move |facts: &mut Facts| facts.daemons = vec![daemon];
@@ -435,6 +577,9 @@ mod tests {
         assert_finding("trial", Level::Problem, "seccomp", |facts| {
             facts.trial = failed("a step");
             facts.is_filtered = true;
+        });
+        assert_finding("trial", Level::Ok, "was not tried, since", |facts| {
+            facts.trial = Ok(Tried { without_daemon: Some("lo is down".into()) });
         });
         // A filter that forbids nothing of ours does no harm.
         assert_finding("trial", Level::Ok, "RDMA WRITE", |facts| facts.is_filtered = true);

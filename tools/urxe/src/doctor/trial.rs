@@ -28,6 +28,9 @@ const MESSAGE_WAIT: Duration = Duration::from_secs(10);
 /// What comes after the last step.
 const DONE: &str = "done";
 
+/// What begins the line that says why what follows is not tried.
+const LEFT_OUT: &str = "left out: ";
+
 /// What begins the line that says why a step failed.
 const FAILED: &str = "failed: ";
 
@@ -48,8 +51,15 @@ pub(super) struct Failure {
     pub(super) reason: String,
 }
 
+/// What did work.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Tried {
+    /// Why no message was sent through a daemon, if none was.
+    pub(super) without_daemon: Option<String>,
+}
+
 /// Runs the trial in a process of its own, with a daemon at this socket.
-pub(super) fn run(socket: &Path) -> Result<(), Failure> {
+pub(super) fn run(socket: &Path) -> Result<Tried, Failure> {
     let mut command = ourselves(COMMAND);
     // It takes the part of the daemon too.
     forget_library(&mut command);
@@ -80,11 +90,12 @@ fn wait(child: &mut Child) -> io::Result<Option<ExitStatus>> {
 }
 
 /// What came of it, by what was said until the end.
-fn judge(said: &str, status: Option<ExitStatus>) -> Result<(), Failure> {
+fn judge(said: &str, status: Option<ExitStatus>) -> Result<Tried, Failure> {
     let mut lines = said.lines().rev();
     let last = lines.next().unwrap_or("starting a process");
     if last == DONE {
-        return Ok(());
+        let reason = lines.next().and_then(|line| line.strip_prefix(LEFT_OUT));
+        return Ok(Tried { without_daemon: reason.map(str::to_owned) });
     }
     if let Some(reason) = last.strip_prefix(FAILED) {
         let step = lines.next().unwrap_or("starting a process").into();
@@ -103,14 +114,20 @@ fn judge(said: &str, status: Option<ExitStatus>) -> Result<(), Failure> {
 
 /// The process of the trial.
 pub(crate) fn run_here(arguments: &Arguments) -> ExitCode {
+    // A line is one reason.
+    let say_why = |prefix: &str, reason: &str| {
+        say(format_args!("{prefix}{}", reason.replace('\n', " ")));
+    };
     match try_all(&arguments.socket) {
-        Ok(()) => {
+        Ok(Tried { without_daemon }) => {
+            if let Some(reason) = without_daemon {
+                say_why(LEFT_OUT, &reason);
+            }
             say(DONE);
             ExitCode::SUCCESS
         }
         Err(reason) => {
-            // A line is one reason.
-            say(format_args!("{FAILED}{}", reason.replace('\n', " ")));
+            say_why(FAILED, &reason);
             ExitCode::FAILURE
         }
     }
@@ -128,7 +145,7 @@ fn step<T, E: Display>(name: &str, work: impl FnOnce() -> Result<T, E>) -> Resul
     work().map_err(|error| error.to_string())
 }
 
-fn try_all(socket: &Path) -> Result<(), String> {
+fn try_all(socket: &Path) -> Result<Tried, String> {
     step("sharing memory (memfd_create, mmap)", || {
         let memfd = create_memfd("urxe-doctor", 4096)?;
         Mapping::new(memfd, 0, 4096).map(drop)
@@ -156,21 +173,24 @@ fn try_all(socket: &Path) -> Result<(), String> {
         let mut config = Config::new([own_address()]);
         config.socket = socket.to_owned();
         match Daemon::start(config) {
-            Ok(daemon) => Ok(Some(daemon)),
+            Ok(daemon) => Ok(Ok(daemon)),
             // Which addresses are free is not what is tried here.
-            Err(StartError::Port(OpenError::PortTaken { .. } | OpenError::NotOurs { .. })) => {
-                Ok(None)
-            }
+            Err(
+                error @ StartError::Port(OpenError::PortTaken { .. } | OpenError::NotOurs { .. }),
+            ) => Ok(Err(error)),
             Err(error) => Err(error),
         }
     })?;
-    if daemon.is_some() {
-        let context = step("opening a device of that daemon", || {
-            Context::open(&OpenOptions::new().socket(socket))
-        })?;
-        step("an RDMA WRITE through that daemon", || write_to_oneself(&context))?;
-    }
-    Ok(())
+    // It lives until the end.
+    let _daemon = match daemon {
+        Ok(daemon) => daemon,
+        Err(error) => return Ok(Tried { without_daemon: Some(error.to_string()) }),
+    };
+    let context = step("opening a device of that daemon", || {
+        Context::open(&OpenOptions::new().socket(socket))
+    })?;
+    step("an RDMA WRITE through that daemon", || write_to_oneself(&context))?;
+    Ok(Tried::default())
 }
 
 /// An address that nothing else uses, most likely.
@@ -218,7 +238,10 @@ mod tests {
             let Failure { step, reason } = judge(said, status).unwrap_err();
             format!("{step}: {reason}")
         };
-        assert_eq!(judge("a\nb\ndone\n", ended(0)), Ok(()));
+        assert_eq!(judge("a\nb\ndone\n", ended(0)), Ok(Tried::default()));
+        let without_daemon = Some("the port is taken".to_owned());
+        let said = "a\nb\nleft out: the port is taken\ndone\n";
+        assert_eq!(judge(said, ended(0)), Ok(Tried { without_daemon }));
         assert_eq!(failure("a\nb\nfailed: no\n", ended(1 << 8)), "b: no");
         assert!(failure("a\nb\n", ended(31)).starts_with("b: killed by a filter"));
         assert!(failure("a\nb\n", ended(9)).contains("signal: 9"));

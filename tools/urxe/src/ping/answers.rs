@@ -31,6 +31,9 @@ const TCP_WAIT: Duration = Duration::from_secs(1);
 /// How long to wait for what is still said of packets that were sent at the beginning.
 const LATE_OBJECTION: Duration = Duration::from_millis(1500);
 
+/// How often it is looked whether it is to end.
+const LOOK_FOR_STOP: Duration = Duration::from_millis(100);
+
 /// What came of the questions, and what the device counted meanwhile.
 pub(super) struct Rounds {
     answers: Answers,
@@ -99,15 +102,19 @@ impl Rounds {
         let mut times = Latencies::new();
         for round in 0..arguments.count {
             if round > 0 {
-                sleep(arguments.interval);
+                pause(arguments.interval, stop);
             }
             if stop.load(Ordering::Relaxed) {
                 break;
             }
             let start = Instant::now();
             self.answers.asked += 1;
-            if is_answered(&channel, &qp, service, arguments.timeout)? {
-                times.record(start.elapsed());
+            match is_answered(&channel, &qp, service, arguments.timeout, stop)? {
+                Some(true) => times.record(start.elapsed()),
+                Some(false) => {}
+                // There was no time for this answer, as there was for others.
+                None if times.len() > 0 => self.answers.asked -= 1,
+                None => {}
             }
         }
         self.counted = Counted::between(&before, &device.stats()?);
@@ -223,18 +230,44 @@ const ICRC_ADVICE: &str = "something on the way changes what the ICRC covers (NA
                            load balancer rewrites addresses or ports) or damages packets (a bad \
                            cable, a driver): compare captures of both ends";
 
-/// Asks once. Any answer will do, of whatever kind.
+/// Waits so long, or until `stop` is set.
+fn pause(wait: Duration, stop: &AtomicBool) {
+    let start = Instant::now();
+    while let Some(left) = wait.checked_sub(start.elapsed())
+        && !left.is_zero()
+        && !stop.load(Ordering::Relaxed)
+    {
+        sleep(left.min(LOOK_FOR_STOP));
+    }
+}
+
+/// Asks once. Any answer will do, of whatever kind. `None` if `stop` is set before there is one.
 fn is_answered(
     channel: &EventChannel,
     qp: &Qp,
     service: SocketAddr,
     timeout: Duration,
-) -> Result<bool, Error> {
+    stop: &AtomicBool,
+) -> Result<Option<bool>, Error> {
+    let start = Instant::now();
     let search = channel.find_service(service, qp, b"")?;
-    match search.wait_found(Some(timeout)) {
-        Ok(_) | Err(urxe_verbs::Error::NoService { .. }) => Ok(true),
-        Err(urxe_verbs::Error::Unreachable { .. }) => Ok(false),
-        Err(error) => Err(error.into()),
+    loop {
+        let left = timeout.saturating_sub(start.elapsed());
+        let (slice, asked) = (left.min(LOOK_FOR_STOP), Instant::now());
+        // A clone: the search goes on.
+        match search.clone().wait_found(Some(slice)) {
+            Ok(_) | Err(urxe_verbs::Error::NoService { .. }) => return Ok(Some(true)),
+            Err(urxe_verbs::Error::Unreachable { .. }) if asked.elapsed() >= slice => {
+                if slice == left {
+                    return Ok(Some(false));
+                }
+                if stop.load(Ordering::Relaxed) {
+                    return Ok(None);
+                }
+            }
+            Err(urxe_verbs::Error::Unreachable { .. }) => return Ok(Some(false)),
+            Err(error) => return Err(error.into()),
+        }
     }
 }
 

@@ -16,10 +16,10 @@ mod traffic_class;
 
 use crate::cli::DaemonArguments;
 use crate::error::Error;
-use crate::{output, units};
+use crate::units;
 use clap::Args;
 use report::{Part, Report};
-use signal_hook::consts::SIGINT;
+use signal_hook::consts::{SIGINT, SIGTERM};
 use std::net::IpAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -55,7 +55,8 @@ The first packets are for QP0, which no RoCE device has; the peer drops and coun
 JSON, version 1: version, host, reached, summary, and steps, each with part, state (ok, warning,
 failed, unknown, left-out), says, advice if there is some, took_ms, and what was found: addresses;
 source, interface, interface_mtu, gateway; neighbour, link_address; largest_packet, path_mtu,
-echoed; device, address, socket, own; asked, answered, repeated, min_us, mean_us, max_us; wrong.
+echoed; device, address, socket, own; asked, answered, repeated, min_us, mean_us, max_us; wrong;
+class_sent, class_back.
 
 Exit codes: 0 if the device answers, 1 if not, 2 if the command line makes no sense, 3 if no daemon
 answers at --socket.";
@@ -107,10 +108,7 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
     match report(arguments) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
-        Err(error) => {
-            output::note(format_args!("urxe ping: {error}"));
-            error.exit_code().into()
-        }
+        Err(error) => error.report("urxe ping"),
     }
 }
 
@@ -140,11 +138,15 @@ fn walk(arguments: &Arguments, report: &mut Report) -> Result<(), Error> {
     if !is_open {
         return Ok(());
     }
+    // Who is tired of waiting wants to see what was found; and a daemon of our own has a directory
+    // that goes with it.
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&stop))
+            .map_err(Error::system("catching signals"))?;
+    }
     let find = || device::find(&arguments.daemon, &route);
     let Some(device) = report.look(Part::Device, find)? else { return Ok(()) };
-    // Who is tired of waiting wants to see what was found.
-    let stop = Arc::new(AtomicBool::new(false));
-    signal_hook::flag::register(SIGINT, stop.clone()).map_err(Error::system("catching SIGINT"))?;
     let mut rounds = None;
     let ask =
         || rounds.insert(answers::ask(&device, route.peer(), arguments, &stop)).finding(&route);

@@ -90,8 +90,12 @@ pub(super) fn resolve(host: &str) -> Found<Vec<SocketAddr>> {
 /// The first of the addresses to which there is a route.
 pub(super) fn find(peers: &[SocketAddr], source: Option<IpAddr>) -> Found<Route> {
     let mut first_error = None;
-    let probe = peers.iter().find_map(|peer| {
-        let opened = Probe::open(source.filter(|ip| ip.is_ipv4() == peer.is_ipv4()), *peer);
+    let fits = |peer: &&SocketAddr| source.is_none_or(|ip| ip.is_ipv4() == peer.is_ipv4());
+    if let (Some(source), false) = (source, peers.iter().any(|peer| fits(&peer))) {
+        return (no_peer_of_family(peers, source), None);
+    }
+    let probe = peers.iter().filter(fits).find_map(|peer| {
+        let opened = Probe::open(source, *peer);
         opened.map_err(|error| first_error.get_or_insert((*peer, error)).0).ok()
     });
     let Some(probe) = probe else {
@@ -134,6 +138,18 @@ pub(super) fn find(peers: &[SocketAddr], source: Option<IpAddr>) -> Found<Route>
     };
     let link = link.cloned();
     (Finding::ok(says).with(facts), Some(Route { probe, link, hop }))
+}
+
+fn no_peer_of_family(peers: &[SocketAddr], source: IpAddr) -> Finding {
+    let family = if source.is_ipv4() { "IPv4" } else { "IPv6" };
+    let peers: Vec<String> = peers.iter().map(|peer| peer.ip().to_string()).collect();
+    Finding::failed(
+        format!(
+            "--source {source}: the peer has no address of {family}, only {}",
+            peers.join(", ")
+        ),
+        "give --source an address of the same family as the peer's, or leave it out",
+    )
 }
 
 fn no_route(peer: SocketAddr, source: Option<IpAddr>, error: &io::Error) -> Finding {
@@ -278,6 +294,13 @@ mod tests {
         let peer = "127.0.0.1:4791".parse().unwrap();
         let (finding, route) = find(&[peer], Some([192, 0, 2, 1].into()));
         assert!(route.is_none() && finding.says.contains("no address 192.0.2.1"), "{finding:?}");
+        let far = "[::1]:4791".parse().unwrap();
+        let (finding, route) = find(&[far, peer], Some([127, 0, 0, 1].into()));
+        assert!(finding.says.contains("from 127.0.0.1"), "{finding:?}");
+        assert_eq!(route.map(|route| route.peer()), Some(peer), "that of the family is taken");
+        let (finding, route) = find(&[far], Some([127, 0, 0, 1].into()));
+        let says = "--source 127.0.0.1: the peer has no address of IPv4, only ::1";
+        assert!(route.is_none() && finding.says == says, "{finding:?}");
         let peer = "[fe80::1]:4791".parse().unwrap();
         let finding = no_route(peer, None, &io::ErrorKind::InvalidInput.into());
         assert!(finding.advice.unwrap().contains("fe80::1%eth0"));

@@ -1,6 +1,7 @@
 //! The daemon that a program will use: one that runs, or one that is started for it.
 
 use super::{absolute, address, library};
+use crate::asking::{Asked, PATIENCE, SAYS_NOTHING};
 use crate::daemon::{last_words, ourselves};
 use crate::output;
 use crate::roce_port::{self, Owner, PortState};
@@ -31,11 +32,16 @@ const LINGER_WITH_CAPTURE: u32 = 1;
 /// How long a daemon may take to start, or another `urxe run` to start one.
 const WAIT: Duration = Duration::from_secs(10);
 
+/// How long one that ends may still take connections.
+const ENDING: Duration = Duration::from_secs(1);
+
 /// Why there is no daemon for the program.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NoDaemon {
     #[error("no daemon answers at {}; `urxe run` without --daemon starts one", .0.display())]
     Silent(PathBuf),
+    #[error("the daemon at {} cannot be used: {reason}", .socket.display())]
+    Refused { socket: PathBuf, reason: String },
     #[error(
         "the daemon at {} is not for this user: its socket has owner {owner}, group {group} and \
          mode {mode:o}; who is in that group may use it where the mode says so (`urxed --mode`)",
@@ -68,13 +74,32 @@ pub(super) struct Daemon {
 }
 
 impl Daemon {
-    /// The daemon at a socket, if one answers.
-    fn at(socket: &Path) -> Option<Daemon> {
+    /// The daemon at a socket, if one takes connections there.
+    ///
+    /// One that says nothing is waited for: between two daemons of a service programs wait for the
+    /// next.
+    fn at(socket: &Path) -> Result<Option<Daemon>, NoDaemon> {
         let socket = absolute(socket);
-        let hold = Channel::connect(&socket).ok()?;
-        // It answers this after it has seen the other connection, so it does not end in between.
-        let devices = urxe_verbs::devices(&OpenOptions::new().socket(&socket)).ok()?;
-        Some(Daemon { socket, hold, devices })
+        let place = socket.clone();
+        let asked = Asked::begin(move || ask(&place)).within(PATIENCE);
+        let answer = asked.unwrap_or_else(|asked| {
+            let socket = socket.display();
+            output::note(format_args!("urxe run: the daemon at {socket} {SAYS_NOTHING}; waiting"));
+            asked.answer()
+        });
+        match answer {
+            Ok(found) => Ok(found.map(|(hold, devices)| Daemon { socket, hold, devices })),
+            Err(error) => {
+                let advice = match error {
+                    urxe_verbs::Error::Protocol(_) => {
+                        "; a daemon and its programs are of one version: restart it as that of \
+                         this urxe"
+                    }
+                    _ => "",
+                };
+                Err(NoDaemon::Refused { socket, reason: format!("{error}{advice}") })
+            }
+        }
     }
 
     /// Where programs connect to it.
@@ -123,9 +148,27 @@ impl Daemon {
     }
 }
 
+/// Connects to a daemon, if there is one, and asks for its devices.
+fn ask(socket: &Path) -> Result<Option<(Channel, Vec<DeviceInfo>)>, urxe_verbs::Error> {
+    let deadline = Instant::now() + ENDING;
+    loop {
+        let Ok(hold) = Channel::connect(socket) else { return Ok(None) };
+        // It answers this after it has seen the other connection, so it does not end in between.
+        match urxe_verbs::devices(&OpenOptions::new().socket(socket)) {
+            Ok(devices) => return Ok(Some((hold, devices))),
+            Err(urxe_verbs::Error::Connect(_)) => return Ok(None),
+            // It ends just now, or turns us away.
+            Err(urxe_verbs::Error::DaemonGone { .. }) if Instant::now() < deadline => {
+                sleep(Duration::from_millis(20));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
 /// The daemon at a socket, which must be running.
 pub(super) fn find(socket: &Path) -> Result<Daemon, NoDaemon> {
-    Daemon::at(socket).ok_or_else(|| {
+    Daemon::at(socket)?.ok_or_else(|| {
         let socket = absolute(socket);
         let is_forbidden =
             Channel::connect(&socket).is_err_and(|e| e.kind() == io::ErrorKind::PermissionDenied);
@@ -201,29 +244,60 @@ pub(super) fn find_or_start(wanted: &Wanted<'_>) -> Result<Daemon, NoDaemon> {
     let own = absolute(&urxe_shm::socket_path());
     let addr = wanted.addr.unwrap_or_else(address::choose);
     let special = wanted.socket(&own, addr);
-    let look = || {
-        let usual = urxe_shm::daemon_sockets().into_iter().filter_map(|socket| Daemon::at(&socket));
-        let fits =
-            |daemon: &Daemon| wanted.may_be_found() && daemon.has_device(wanted.addr, wanted.name);
-        usual.into_iter().find(fits).or_else(|| Daemon::at(&special))
-    };
-    if let Some(daemon) = look() {
+    // Where one is started.
+    let place = if wanted.first().is_some() { &special } else { &own };
+    if let Found::Daemon(daemon) = look(wanted, &special, place)? {
         return Ok(daemon);
     }
     let _lock = lock_directory(&own)?;
     // Another `urxe run` may have started one while we waited.
-    match look() {
-        Some(daemon) => Ok(daemon),
-        None if wanted.addr.is_some() => {
-            let daemon = start(addr, wanted, &special)?;
-            daemon.announce(wanted, addr, "");
-            Ok(daemon)
-        }
-        None => {
-            let socket = if wanted.first().is_some() { &special } else { &own };
-            start_anywhere(addr, wanted, socket)
+    match look(wanted, &special, place)? {
+        Found::Daemon(daemon) => Ok(daemon),
+        Found::None { passed_over } => {
+            for refused in passed_over {
+                output::note(format_args!("urxe run: {refused}; going on without it"));
+            }
+            match wanted.addr {
+                Some(_) => {
+                    let daemon = start(addr, wanted, place)?;
+                    daemon.announce(wanted, addr, "");
+                    Ok(daemon)
+                }
+                None => start_anywhere(addr, wanted, place),
+            }
         }
     }
+}
+
+/// What is found where daemons are looked for.
+enum Found {
+    Daemon(Daemon),
+    /// None that is as wanted, and these that cannot be used.
+    None {
+        passed_over: Vec<NoDaemon>,
+    },
+}
+
+/// Looks for a daemon that is as wanted: at the usual sockets, then where one is that was started
+/// for just this. It is an error if one has the `place` of the one to be started, and cannot be
+/// used.
+fn look(wanted: &Wanted<'_>, special: &Path, place: &Path) -> Result<Found, NoDaemon> {
+    let usual = if wanted.may_be_found() { urxe_shm::daemon_sockets() } else { Vec::new() };
+    let sockets = usual.iter().map(|socket| absolute(socket)).chain([special.to_owned()]);
+    let mut passed_over = Vec::new();
+    for socket in sockets {
+        match Daemon::at(&socket) {
+            Ok(Some(daemon))
+                if socket == special || daemon.has_device(wanted.addr, wanted.name) =>
+            {
+                return Ok(Found::Daemon(daemon));
+            }
+            Ok(_) => {}
+            Err(refused) if socket == place => return Err(refused),
+            Err(refused) => passed_over.push(refused),
+        }
+    }
+    Ok(Found::None { passed_over })
 }
 
 /// Starts a daemon on this address, or, if another socket has its port, on a loopback address.
@@ -280,18 +354,35 @@ fn start(addr: IpAddr, wanted: &Wanted<'_>, socket: &Path) -> Result<Daemon, NoD
     library::forget(&mut command);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log_file);
     let mut starter = command.spawn().map_err(|error| refused(error.to_string()))?;
-    let became_ready = starter.stdout.take().is_some_and(|pipe| says_a_line(pipe, WAIT));
+    let said = starter.stdout.take().map_or(Said::Nothing, |pipe| says_a_line(pipe, WAIT));
     // The daemon is no child of ours, and so none of the program that we become.
     let _ = starter.wait();
-    if !became_ready {
-        return Err(refused(last_words(&log)));
+    match said {
+        Said::Line => {}
+        Said::Nothing => return Err(refused(last_words(&log))),
+        Said::NothingYet => {
+            let (seconds, log) = (WAIT.as_secs(), log.display());
+            return Err(refused(format!(
+                "it was not ready within {seconds} seconds; its log is {log}"
+            )));
+        }
     }
     let ended = || refused(format!("it ended at once; its log is {}", log.display()));
-    Daemon::at(socket).ok_or_else(ended)
+    Daemon::at(socket)?.ok_or_else(ended)
+}
+
+/// What came through a pipe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Said {
+    Line,
+    /// It was closed before.
+    Nothing,
+    /// The time was over before.
+    NothingYet,
 }
 
 /// Whether a line comes through a pipe before it is closed or the time is over.
-fn says_a_line(mut pipe: impl Read + AsFd, wait: Duration) -> bool {
+fn says_a_line(mut pipe: impl Read + AsFd, wait: Duration) -> Said {
     let deadline = Instant::now() + wait;
     let mut byte = [0];
     loop {
@@ -300,11 +391,12 @@ fn says_a_line(mut pipe: impl Read + AsFd, wait: Duration) -> bool {
         match poll(&mut [PollFd::new(&pipe, PollFlags::IN)], Some(&left)) {
             Ok(1..) => {}
             Err(Errno::INTR) => continue,
-            Ok(0) | Err(_) => return false,
+            Ok(0) => return Said::NothingYet,
+            Err(_) => return Said::Nothing,
         }
         match pipe.read(&mut byte) {
-            Ok(0) | Err(_) => return false,
-            Ok(_) if byte == *b"\n" => return true,
+            Ok(0) | Err(_) => return Said::Nothing,
+            Ok(_) if byte == *b"\n" => return Said::Line,
             Ok(_) => {}
         }
     }
@@ -314,4 +406,63 @@ fn says_a_line(mut pipe: impl Read + AsFd, wait: Duration) -> bool {
 fn system(path: &Path) -> impl FnOnce(io::Error) -> NoDaemon + use<> {
     let path = path.to_owned();
     move |source| NoDaemon::System { path, source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::SendFlags;
+    use std::sync::mpsc;
+    use std::thread;
+    use urxe_shm::control::channel::Listener;
+
+    #[test]
+    fn only_where_nobody_takes_connections_there_is_no_daemon() {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("urxed.sock");
+        assert!(matches!(Daemon::at(&socket), Ok(None)));
+        let listener = Listener::bind(&socket, 0o600).unwrap();
+        let (stop, stopped) = mpsc::channel::<()>();
+        let other = thread::spawn(move || {
+            let mut programs = Vec::new();
+            while stopped.try_recv() != Err(mpsc::TryRecvError::Disconnected) {
+                if let Some(program) = listener.accept().unwrap() {
+                    // A message of protocol version 9.
+                    rustix::net::send(&program, b"ux\x09\0", SendFlags::empty()).unwrap();
+                    programs.push(program);
+                }
+                sleep(Duration::from_millis(1));
+            }
+        });
+        let refused = Daemon::at(&socket).unwrap_err().to_string();
+        for part in ["urxed.sock cannot be used", "protocol version 9", "restart it"] {
+            assert!(refused.contains(part), "{refused}");
+        }
+        let wanted = Wanted { addr: None, name: None, wire: None, fault: None, capture: None };
+        let nobody = directory.path().join("nobody.sock");
+        let special = |place| look(&wanted, &socket, place);
+        assert!(special(&socket).is_err(), "none can be started there");
+        assert!(
+            matches!(special(&nobody), Ok(Found::None { passed_over }) if !passed_over.is_empty())
+        );
+        drop(stop);
+        other.join().unwrap();
+    }
+
+    #[test]
+    fn a_pipe_that_is_closed_is_told_from_one_through_which_nothing_comes() {
+        let pipe = || {
+            let (read, write) = rustix::pipe::pipe().unwrap();
+            (File::from(read), File::from(write))
+        };
+        let wait = Duration::from_millis(1);
+        let (read, write) = pipe();
+        assert_eq!(says_a_line(read, wait), Said::NothingYet);
+        drop(write);
+        let (read, write) = pipe();
+        rustix::io::write(&write, b"ready\n").unwrap();
+        assert_eq!(says_a_line(read, wait), Said::Line);
+        let (read, _) = pipe();
+        assert_eq!(says_a_line(read, wait), Said::Nothing);
+    }
 }

@@ -24,14 +24,17 @@ pub(super) type Refused = (PathBuf, String);
 
 /// The path of the library that we carry, which is there then; `None` if we carry none.
 pub(super) fn unpack() -> Option<Result<PathBuf, Vec<Refused>>> {
-    (!SHIM.is_empty()).then(|| unpack_to(SHIM, places(|name| std::env::var_os(name))))
+    let places = || places(|name| std::env::var_os(name), geteuid().is_root());
+    (!SHIM.is_empty()).then(|| unpack_to(SHIM, places()))
 }
 
 /// Directories of this user's own, in the order in which they are tried: first those that are empty
-/// again when the user has gone or the machine has been started.
-fn places(var: impl Fn(&str) -> Option<OsString>) -> Vec<PathBuf> {
+/// again when the user has gone or the machine has been started. Root may have the runtime
+/// directory of the user that it was before (su, sudo).
+fn places(var: impl Fn(&str) -> Option<OsString>, is_root: bool) -> Vec<PathBuf> {
     let var = |name| var(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let runtime = var("XDG_RUNTIME_DIR").map(|directory| directory.join("urxe"));
+    let runtime = var("XDG_RUNTIME_DIR").filter(|_| !is_root);
+    let runtime = runtime.map(|directory| directory.join("urxe"));
     // Where everybody may write, the name says whose it is.
     let own = format!("urxe-{}", geteuid().as_raw());
     let shared = [var("TMPDIR"), Some("/tmp".into()), Some("/dev/shm".into())];
@@ -83,6 +86,7 @@ fn unpack_in(library: &[u8], name: &str, place: &Path) -> Result<PathBuf, String
 /// from it. Makes it if there is none.
 fn own_directory(place: &Path) -> Result<PathBuf, String> {
     let says = |error: io::Error| error.to_string();
+    check_above(place)?;
     DirBuilder::new().mode(0o700).recursive(true).create(place).map_err(says)?;
     let place = place.canonicalize().map_err(says)?;
     let found = fs::metadata(&place).map_err(says)?;
@@ -100,6 +104,22 @@ fn own_directory(place: &Path) -> Result<PathBuf, String> {
         return Err("nothing can be executed from there (mounted with noexec)".into());
     }
     Ok(place)
+}
+
+/// Refuses a place before anything is made there that another user would find in the way: what is
+/// there of its path has to be safe, and no other user's than root.
+fn check_above(place: &Path) -> Result<(), String> {
+    let mut above = place.ancestors().skip_while(|part| fs::symlink_metadata(part).is_err());
+    let Some(above) = above.next().filter(|above| *above != place) else { return Ok(()) };
+    let above = above.canonicalize().map_err(|error| error.to_string())?;
+    trust::check(&above)?;
+    let owner_of = |path: &Path| fs::metadata(path).map(|found| found.uid());
+    let owner = owner_of(&above).map_err(|error| error.to_string())?;
+    let may_be = [0, geteuid().as_raw(), owner_of(Path::new("/")).unwrap_or(0)];
+    match may_be.contains(&owner) {
+        true => Ok(()),
+        false => Err(format!("{} belongs to user {owner}", above.display())),
+    }
 }
 
 #[cfg(test)]
@@ -186,6 +206,20 @@ mod tests {
     }
 
     #[test]
+    fn nothing_is_made_in_a_directory_of_somebody_else() {
+        let scratch = scratch();
+        let theirs = scratch.path().join("theirs");
+        fs::create_dir(&theirs).unwrap();
+        if std::os::unix::fs::chown(&theirs, Some(54_321), None).is_err() {
+            eprintln!("could not run: only root can give a directory away");
+            return;
+        }
+        let refused = unpack_to(LIBRARY, vec![theirs.join("urxe/below")]).unwrap_err();
+        assert!(refused[0].1.contains("belongs to user 54321"), "{refused:?}");
+        assert_eq!(fs::read_dir(&theirs).unwrap().count(), 0);
+    }
+
+    #[test]
     fn places_are_the_users_own_and_those_that_do_not_stay_come_first() {
         let uid = geteuid().as_raw();
         let of = |set: &[(&str, &str)]| {
@@ -193,7 +227,10 @@ mod tests {
                 let found = set.iter().find(|(key, _)| *key == name);
                 found.map(|(_, value)| OsString::from(value))
             };
-            places(var).iter().map(|path| path.to_str().unwrap().to_owned()).collect::<Vec<_>>()
+            places(var, false)
+                .iter()
+                .map(|path| path.to_str().unwrap().to_owned())
+                .collect::<Vec<_>>()
         };
         let shared = ["/tmp", "/dev/shm"].map(|place| format!("{place}/urxe-{uid}"));
         assert_eq!(of(&[]), shared);
@@ -205,5 +242,7 @@ mod tests {
         assert_eq!(all[1], format!("/scratch/urxe-{uid}"));
         assert_eq!(all[2..4], shared);
         assert_eq!(all[4..], ["/home/me/.cache/urxe"]);
+        let of_root = places(|_| Some("/run/user/7".into()), true);
+        assert_eq!(of_root[0], Path::new(&format!("/run/user/7/urxe-{uid}")), "that of TMPDIR");
     }
 }

@@ -18,7 +18,7 @@ const VARIABLE: &str = "URXE_SHIM";
 const PLACES: [&str; 3] = ["", "../lib/urxe", "../lib"];
 
 /// Why there is no library to load.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Missing {
     /// It is not there, or not to be trusted.
     Nowhere { looked: Vec<(PathBuf, String)> },

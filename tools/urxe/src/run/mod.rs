@@ -16,7 +16,9 @@ mod sanitizer;
 mod trust;
 
 pub(crate) use address::{choose as choose_address, free_loopback};
-pub(crate) use library::{find as find_library, forget as forget_library};
+pub(crate) use library::{
+    Missing as MissingLibrary, find as find_library, forget as forget_library,
+};
 
 use crate::output;
 use clap::Args;

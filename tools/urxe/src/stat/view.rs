@@ -40,7 +40,8 @@ impl Snapshot {
         if let (Some(qpn), true) =
             (selection.qp, devices.iter().all(|(_, stats)| stats.qps.is_empty()))
         {
-            let expected = "expected one of `urxe stat`; QPs of other users are shown to root only";
+            let expected = "expected one of `urxe stat`; QPs of other users are shown to root and \
+                            to the daemon's own user only";
             return Err(Error::Failed(format!("no QP {qpn:#08x}: {expected}")));
         }
         Ok(Snapshot { taken: Instant::now(), interval: None, devices })
@@ -53,7 +54,8 @@ impl Snapshot {
             let old = before.devices.iter().find(|(old, _)| old.name == device.name);
             if let Some((_, old)) = old {
                 for (info, value) in &mut stats.counters {
-                    *value = value.wrapping_sub(old.get(&info.name));
+                    // What is asked of a slot that says nothing is missing in the sum.
+                    *value = value.saturating_sub(old.get(&info.name));
                 }
                 for qp in &mut stats.qps {
                     let Some(old) = old.qps.iter().find(|old| old.qpn == qp.qpn) else { continue };
@@ -250,6 +252,8 @@ mod tests {
         let view = json(&snapshot(12, 9).since(&snapshot(5, 3)), &selection);
         assert_eq!(view["devices"][0]["counters"]["sent"], 7);
         assert_eq!(view["devices"][0]["qps"][0]["counters"]["sent"], 6);
+        let fallen = json(&snapshot(3, 9).since(&snapshot(5, 3)), &selection);
+        assert_eq!(fallen["devices"][0]["counters"]["sent"], 0);
         let reborn = json(&snapshot(12, 1).since(&snapshot(5, 3)), &selection);
         assert_eq!(reborn["devices"][0]["qps"][0]["counters"]["sent"], 1);
     }
