@@ -70,6 +70,9 @@ pub(crate) fn open_port(
     let own_capture = capture.as_ref().map(File::try_clone).transpose();
     let own_capture = own_capture
         .map_err(|source| StartError::System { step: "taking the capture file", source })?;
+    if let AddressSource::Interface(name) = &source {
+        urxe_port::check_interface(name)?;
+    }
     let mut sockets = Sockets {
         port: plan.open(Slot::ALONE.id(), own_capture, None)?,
         source: Box::new(PlannedSockets { plan: plan.clone(), slots }),

@@ -352,13 +352,18 @@ fn an_interface_that_goes_and_comes_back_is_served_again() {
     };
     number(&hosts);
     for host in &mut hosts {
-        host.serve(&["--interface", "wire"]);
+        host.serve(&["--interface", "wire", "--slots", "4"]);
     }
     talk(&hosts);
     let mut watcher = Watcher::new(&hosts[0]);
     hosts[0].ip("link del wire");
     watcher.waits_for("the port is down", |port| !port.active);
     eventually("no address is left", || (watcher.gids(1) == addrs(["::"])).then_some(()));
+    // Slots that begin in the meantime do so all the same.
+    let late: Vec<Watcher> = (0..4).map(|_| Watcher::new(&hosts[0])).collect();
+    for mut late in late {
+        assert!(!late.port().active);
+    }
     add_cable(&hosts, "wire");
     number(&hosts);
     watcher.waits_for("the port is up", |port| port.active);
@@ -631,5 +636,23 @@ fn a_loopback_address_that_no_device_serves_means_any() {
         let [id, _] = dial_from(&mut active, &mut passive, src, at(loopback), qpn + 4);
         assert_eq!(between(&mut active, id), [Some(real.into()), Some(real.into())]);
         passive.destroy(listener, 3);
+    }
+}
+
+#[test]
+fn a_device_whose_interface_has_another_name_now_serves_new_slots_too() {
+    let Some(mut hosts) = cable() else { return };
+    for (host, i) in hosts.iter_mut().zip(1..) {
+        host.ip(&format!("addr add 10.0.0.{i}/24 dev wire"));
+        host.serve(&["--addr", &format!("10.0.0.{i}"), "--slots", "4"]);
+    }
+    let mut watcher = Watcher::new(&hosts[0]);
+    hosts[0].ip("link set wire down");
+    hosts[0].ip("link set wire name other");
+    hosts[0].ip("link set other up");
+    let is_there = |port: &PortAttr| port.active && port.interface.as_deref() == Some("other");
+    watcher.waits_for("the port is up again", is_there);
+    for _ in 0..2 {
+        talk(&hosts);
     }
 }

@@ -203,6 +203,35 @@ fn datagrams_too_large_for_the_link_are_counted_and_segmentation_stays_on() {
 }
 
 #[test]
+fn a_group_that_cannot_be_joined_on_another_interface_is_counted_and_the_port_goes_on() {
+    let Some(cable) = Cable::new(1500) else { return };
+    let (addr, group) = (Cable::V4[0], IpAddr::from([239, 47, 91, 5]));
+    let mut port = cable.a.run(move || {
+        let mut port = RawPort::open(addr, &RawOptions::default()).unwrap();
+        port.join(group).unwrap();
+        port
+    });
+    cable.a.ip("link del wire");
+    port.remove_address(addr);
+    cable.a.ip("link add other type veth peer name far");
+    cable.a.ip("addr add 10.47.91.1/24 dev other");
+    let port = cable.a.run(move || {
+        use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+        // The sockets are another process's, and this one has not the right to open any.
+        let given = RawGroup::open(addr, None, &RawOptions::default()).unwrap();
+        let given = given.give(Slot::ALONE).unwrap();
+        let mut sets = capabilities(None).unwrap();
+        sets.effective.remove(CapabilitySet::NET_RAW);
+        set_capabilities(None, sets).unwrap();
+        port.adopt(given).unwrap();
+        port
+    });
+    let caps = port.caps();
+    assert_eq!((caps.addrs, caps.interface.as_deref()), (vec![addr], Some("other")));
+    assert_eq!(port.counters().groups_lost, 1);
+}
+
+#[test]
 fn no_route_is_counted() {
     let Some(cable) = Cable::new(1500) else { return };
     let mut raw = cable.a.run(|| RawPort::open(Cable::V4[0], &RawOptions::default())).unwrap();

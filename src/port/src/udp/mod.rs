@@ -142,9 +142,9 @@ impl UdpPort {
     }
 
     /// A port for the addresses of an interface, without any yet: they are to be
-    /// [added](Port::add_address).
+    /// [added](Port::add_address). The interface need not be there either.
     pub fn open_interface(name: &str, options: &UdpOptions) -> Result<UdpPort, OpenError> {
-        UdpPort::on(open::interface_named(name)?, options)
+        UdpPort::on(open::interface_expected(name), options)
     }
 
     fn on(interface: Link, options: &UdpOptions) -> Result<UdpPort, OpenError> {
@@ -438,11 +438,10 @@ impl Port for UdpPort {
 
     fn adopt(&mut self, sockets: AddressSockets) -> Result<(), OpenError> {
         let (addr, options) = (sockets.addr, &self.options);
-        let groups = self.sockets.add_address(addr, |_| UdpSocket::of_address(sockets, options))?;
+        let groups = self.sockets.add_address(addr, || UdpSocket::of_address(sockets, options))?;
         for group in groups {
             // MCAST-013
-            let step = "joining a multicast group again";
-            self.join(group).map_err(OpenError::system(addr, step))?;
+            self.counters.groups_lost += u64::from(self.join(group).is_err());
         }
         Ok(())
     }

@@ -303,9 +303,36 @@ fn a_port_without_addresses_sends_nothing_and_receives_nothing() {
 
 #[test]
 fn an_interface_that_is_none_is_refused_with_those_there_are() {
-    let opened = UdpPort::open_interface("eth-none", &UdpOptions::default());
-    let error = opened.err().expect("no such interface").to_string();
+    let error = crate::check_interface("eth-none").expect_err("no such interface").to_string();
     assert!(error.contains("eth-none is no network interface") && error.contains("lo"), "{error}");
+    crate::check_interface("lo").unwrap();
+}
+
+#[test]
+fn a_port_begins_on_an_interface_that_is_yet_to_come() {
+    let mut port = UdpPort::open_interface("eth-none", &UdpOptions::default()).unwrap();
+    assert_eq!(port.caps().interface.as_deref(), Some("eth-none"));
+    port.add_address(fresh_addr()).unwrap();
+    assert_eq!(port.caps().interface.as_deref(), Some("lo"));
+    round_trip(&mut port, &mut open(fresh_addr()));
+}
+
+#[test]
+fn an_address_that_has_gone_since_its_socket_was_opened_can_be_adopted() {
+    let Some(cable) = Cable::new(1500) else { return };
+    let (addr, options) = (Cable::V4[0], UdpOptions::default());
+    let (mut port, mut group) = cable.a.run(move || {
+        let port = UdpPort::open_interface("wire", &UdpOptions::default()).unwrap();
+        (port, UdpGroup::open(addr, None, &options, SlotCount::ONE).unwrap())
+    });
+    cable.a.ip("addr del 10.47.91.1/24 dev wire");
+    let given = group.give(SlotId::BROKER).unwrap();
+    let port = cable.a.run(move || {
+        port.adopt(given).unwrap();
+        port.remove_address(addr);
+        port
+    });
+    assert_eq!(port.caps().interface.as_deref(), Some("wire"));
 }
 
 /// Fills the queues between two ports: what `from` sends stays in its send buffer, as `to`'s device
