@@ -89,6 +89,18 @@ pub(crate) fn check_group(group: IpAddr) -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::InvalidInput, sentence))
 }
 
+/// Has "don't fragment" on what a socket sends, and lets it send what its interface takes.
+///
+/// What ICMP has said of the path is not heeded: routers far away may say that, and whoever forges
+/// it. A smaller packet could not be sent in its place, and a path that takes less loses them.
+pub(crate) fn obey_the_link_mtu(socket: &Socket, addr: IpAddr) -> io::Result<()> {
+    let (level, name, probe) = match addr {
+        IpAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE),
+        IpAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_PROBE),
+    };
+    option::set(socket.as_fd(), level, name, probe)
+}
+
 /// Lets a socket send to groups: over its own interface, as far as any other datagram, and with a
 /// copy (which is the default) to the members on this machine.
 pub(crate) fn send_to_groups(socket: &Socket, addr: IpAddr, interface: u32) -> io::Result<()> {

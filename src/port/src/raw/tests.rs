@@ -203,6 +203,19 @@ fn datagrams_too_large_for_the_link_are_counted_and_segmentation_stays_on() {
 }
 
 #[test]
+fn a_path_mtu_that_icmp_tells_keeps_nothing_from_being_sent() {
+    let Some(cable) = Cable::new(9000) else { return };
+    // As after a message of ICMP, forged or not.
+    cable.a.ip("route add 10.47.91.2/32 dev wire mtu 552");
+    cable.a.ip("-6 route add fd47:91::2/128 dev wire mtu 1280");
+    for addrs in [Cable::V4, Cable::V6] {
+        let mut raw = cable.a.run(move || RawPort::open(addrs[0], &RawOptions::default())).unwrap();
+        let mut udp = cable.b.run(move || open_udp(addrs[1]));
+        cross(&mut raw, &mut udp, 4096);
+    }
+}
+
+#[test]
 fn a_group_that_cannot_be_joined_on_another_interface_is_counted_and_the_port_goes_on() {
     let Some(cable) = Cable::new(1500) else { return };
     let (addr, group) = (Cable::V4[0], IpAddr::from([239, 47, 91, 5]));

@@ -1,10 +1,11 @@
 //! The default port: plain UDP sockets, no privilege.
 //!
 //! What makes the ICRC computable from here is that the kernel's part of the headers is known. The
-//! sockets are bound but not connected and have path MTU discovery on, so that IPv4 packets leave
-//! with "don't fragment" and identification 0; those cut from one send by `UDP_SEGMENT` count 0, 1,
-//! 2 ... (a NIC that cuts in hardware is expected to count likewise). The source port is the one
-//! that the sending socket is bound to: 4791, or one of a [pool](UdpOptions::source_ports).
+//! sockets are bound but not connected and forbid fragments (`IP_PMTUDISC_PROBE`), so that IPv4
+//! packets leave with "don't fragment" and identification 0; those cut from one send by
+//! `UDP_SEGMENT` count 0, 1, 2 ... (a NIC that cuts in hardware is expected to count likewise). The
+//! source port is the one that the sending socket is bound to: 4791, or one of a
+//! [pool](UdpOptions::source_ports).
 //!
 //! On the way in `UDP_GRO` hands over many datagrams at once. All of them have the ECN bits of the
 //! first: the kernel joins only datagrams of one traffic class and hop limit, so none loses its

@@ -218,11 +218,10 @@ pub(super) fn set_send_options(
 ) -> io::Result<()> {
     use libc::{IPPROTO_IP, IPPROTO_IPV6};
     let set = |level, name, value| option::set(socket.as_fd(), level, name, value);
+    open::obey_the_link_mtu(socket, addr)?;
     if addr.is_ipv4() {
-        set(IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO)?;
         set(IPPROTO_IP, libc::IP_TTL, HOP_LIMIT.into())?;
     } else {
-        set(IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DO)?;
         set(IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS, HOP_LIMIT.into())?;
         // The flow's label, not one of the kernel's own.
         set(IPPROTO_IPV6, IPV6_AUTOFLOWLABEL, 0)?;

@@ -335,6 +335,23 @@ fn an_address_that_has_gone_since_its_socket_was_opened_can_be_adopted() {
     assert_eq!(port.caps().interface.as_deref(), Some("wire"));
 }
 
+#[test]
+fn a_path_mtu_that_icmp_tells_keeps_nothing_from_being_sent() {
+    let Some(cable) = Cable::new(9000) else { return };
+    // As after a message of ICMP, forged or not.
+    cable.a.ip("route add 10.47.91.2/32 dev wire mtu 552");
+    cable.a.ip("-6 route add fd47:91::2/128 dev wire mtu 1280");
+    for addrs in [Cable::V4, Cable::V6] {
+        let (mut a, mut b) =
+            (cable.a.run(move || open(addrs[0])), cable.b.run(move || open(addrs[1])));
+        let mut out = batch(&a.caps());
+        push_write(&mut out, &flow(&a.caps(), addrs[1]), 0, 40, 4096);
+        let arrived = carry(&mut a, &mut out, &mut b, 40);
+        assert!(arrived.iter().all(|datagram| datagram.verdict == Verdict::Exact));
+        assert_eq!(a.caps().segmentation, Segmentation::On);
+    }
+}
+
 /// Fills the queues between two ports: what `from` sends stays in its send buffer, as `to`'s device
 /// is slowed down to next to nothing.
 fn fill_and_go_on(src_port: u16) {
