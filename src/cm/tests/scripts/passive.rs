@@ -506,6 +506,25 @@ fn req_with_a_used_comm_id_is_stale() {
 }
 
 #[test]
+fn qp_of_a_connection_in_timewait_may_send_another_req() {
+    let (mut t, old) = Script::established_passive();
+    t.receive(dreq(old));
+    assert_eq!(t.sent().name(), "DREP");
+    assert!(matches!(t.event(), Event::Disconnected { .. }));
+    // Late duplicates of the first REQ are none of it.
+    t.receive(req());
+    t.assert_dropped(CmCounter::DropDuplicate, 0);
+    t.receive(reborn());
+    let new = t.requested();
+    t.run_next_timer();
+    assert_eq!(t.event(), Event::TimewaitExit { conn: old });
+    // The old one's end takes the new one's place from nobody.
+    assert_eq!(t.cm.state(new), Some(State::ReqReceived));
+    t.receive(Req { local_comm_id: CommId(0x6667), ..reborn() });
+    assert_eq!(t.sent_rej().reason, Reason::StaleConnection);
+}
+
+#[test]
 fn forged_reqs_end_no_connection_that_its_peer_still_has() {
     for (mut t, conn) in [Script::established_passive(), Script::established_active()] {
         // The peer's own manager, which has the connection, is asked and says nothing.
