@@ -24,6 +24,7 @@
 
 mod group;
 mod pool;
+mod refused;
 mod socket;
 
 use crate::caps::{Caps, Segmentation};
@@ -119,6 +120,8 @@ pub struct UdpPort {
     options: UdpOptions,
     sockets: SocketSet<UdpSocket>,
     segmentation: Segmentation,
+    /// Flow labels are sent as the flows have them.
+    labels: bool,
     /// The calls are a poller's.
     is_poller: bool,
     /// What was shared with pollers is not open any more where they are.
@@ -153,6 +156,7 @@ impl UdpPort {
             sockets: SocketSet::new(interface)?,
             options: options.clone(),
             segmentation: if options.segmentation { Segmentation::On } else { Segmentation::Off },
+            labels: true,
             is_poller: false,
             lost_by_pollers: false,
             sender: Sender::new(),
@@ -221,64 +225,6 @@ impl UdpPort {
             }
         }
         self.counters.icmp_errors > before
-    }
-
-    /// Deals with a first run that could not be sent. Blocked: try again later.
-    fn failed(
-        &mut self,
-        (index, src_port): (usize, u16),
-        mut error: io::Error,
-        batch: &mut TxBatch,
-    ) -> io::Result<SendOutcome> {
-        let segments = segments_of_first(batch);
-        if let Some(errno @ (libc::EIO | libc::EINVAL)) = error.raw_os_error()
-            && batch.runs().next().is_some_and(|run| run.is_segmented())
-        {
-            match self.send_first_alone((index, src_port), batch) {
-                Ok(()) => {
-                    self.segmentation = Segmentation::Refused { errno };
-                    self.counters.segmentation_refused = 1;
-                    batch.split();
-                    self.sent(1, batch);
-                    return Ok(SendOutcome::Done);
-                }
-                Err(of_one) => error = of_one,
-            }
-        }
-        match error.raw_os_error() {
-            Some(libc::EAGAIN) => {
-                self.counters.tx_blocked += 1;
-                if self.is_poller {
-                    return Ok(SendOutcome::Blocked);
-                }
-                self.sockets.watch_for_room(index, |socket| socket.sender(src_port))?;
-                return Ok(SendOutcome::Blocked);
-            }
-            Some(libc::EINTR) => {}
-            _ if self.is_lost_by_poller(&error) => return Ok(SendOutcome::Blocked),
-            _ => {
-                // COUNT-015, RC-REQ-040
-                self.counters.count_send_error(&error, segments);
-                batch.advance(1);
-            }
-        }
-        Ok(SendOutcome::Done)
-    }
-
-    /// A segmented send was refused. That may be the segmentation's fault, or even one datagram is
-    /// too large for the path, which older kernels report the same way. The first datagram, sent by
-    /// itself, tells; its identification is 0 either way.
-    fn send_first_alone(
-        &mut self,
-        (index, src_port): (usize, u16),
-        batch: &TxBatch,
-    ) -> io::Result<()> {
-        let Some(run) = batch.runs().next() else { return Ok(()) };
-        let alone = Run { bytes: &run.bytes[..run.segment_len], segments: 1, ..run };
-        self.counters.tx_calls += 1;
-        let message = message(&alone, self.sockets.interface().index, &self.sockets);
-        let socket = self.sockets[index].sender(src_port);
-        self.sender.send(socket, std::iter::once(message)).map(|_| ())
     }
 
     fn sent(&mut self, runs: usize, batch: &mut TxBatch) {
@@ -353,11 +299,11 @@ impl Port for UdpPort {
                 batch.advance(1);
                 continue;
             };
-            let (socket, interface) = (&self.sockets[index], self.sockets.interface().index);
+            let (socket, labels) = (&self.sockets[index], self.labels);
             let messages = batch
                 .runs()
                 .take_while(|run| run.flow.src_port == src_port && socket.can_send(run.flow))
-                .map(|run| message(&run, interface, &self.sockets));
+                .map(|run| message(&run, labels, &self.sockets));
             let mut offered = 0;
             let messages = messages.take(SEND_MAX).inspect(|_| offered += 1);
             self.counters.tx_calls += 1;

@@ -352,6 +352,35 @@ fn a_path_mtu_that_icmp_tells_keeps_nothing_from_being_sent() {
     }
 }
 
+#[test]
+fn where_another_program_has_flow_labels_for_itself_packets_go_without() {
+    let Some(cable) = Cable::new(1500) else { return };
+    let [src, dst] = Cable::V6;
+    let (mut a, mut b) = (cable.a.run(move || open(src)), cable.b.run(move || open(dst)));
+    let flow = Flow { flow_label: 0xabcde, ..flow(&a.caps(), dst) };
+    let mut labels = |labelled: bool| {
+        let mut out = batch(&a.caps());
+        push_write(&mut out, &flow, 0, 20, 1024);
+        let arrived = carry(&mut a, &mut out, &mut b, 20);
+        let label = if labelled { flow.flow_label } else { 0 };
+        for datagram in arrived {
+            assert_eq!(datagram.outer.flow, Flow { flow_label: label, ..flow });
+            assert_eq!(datagram.verdict, Verdict::Exact);
+        }
+        (a.counters().flow_labels_refused, a.caps().segmentation)
+    };
+    assert_eq!(labels(true), (0, Segmentation::On));
+    let other = cable.a.run(move || {
+        let other = std::net::UdpSocket::bind((src, 0)).unwrap();
+        let IpAddr::V6(dst) = dst else { unreachable!("it is of IPv6") };
+        option::lease_flow_label(other.as_fd(), dst, 0x12345).unwrap();
+        other
+    });
+    assert_eq!(labels(false), (1, Segmentation::On));
+    drop(other);
+    assert_eq!(labels(false), (1, Segmentation::On), "the packets of a flow stay alike");
+}
+
 /// Fills the queues between two ports: what `from` sends stays in its send buffer, as `to`'s device
 /// is slowed down to next to nothing.
 fn fill_and_go_on(src_port: u16) {
