@@ -656,3 +656,13 @@ fn a_device_whose_interface_has_another_name_now_serves_new_slots_too() {
         talk(&hosts);
     }
 }
+
+#[test]
+fn interfaces_with_one_hardware_address_are_devices_with_two_guids() {
+    let Some([mut host, _peer]) = cable() else { return };
+    host.ip("link add link wire name vlan type vlan id 7");
+    host.serve(&["--interface", "wire", "--interface", "vlan"]);
+    let class = sysfs_directory(&host.socket).join("class/infiniband");
+    let guid = |device| std::fs::read_to_string(class.join(device).join("node_guid")).unwrap();
+    assert_ne!(guid("urxe0"), guid("urxe1"));
+}
