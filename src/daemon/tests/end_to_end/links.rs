@@ -666,3 +666,27 @@ fn interfaces_with_one_hardware_address_are_devices_with_two_guids() {
     let guid = |device| std::fs::read_to_string(class.join(device).join("node_guid")).unwrap();
     assert_ne!(guid("urxe0"), guid("urxe1"));
 }
+
+#[test]
+fn an_address_to_which_no_device_leads_is_not_resolved() {
+    let Some(hosts) = cable() else { return };
+    let [mut host, _peer] = hosts;
+    host.ip("addr add 10.0.0.1/24 dev wire");
+    host.serve(&["--addr", "127.0.0.2"]);
+    let mut caller = Caller::new(&host.socket);
+    let mut asked = |addr: &str| {
+        let (id, dst) = (caller.create(TCP, 7), SocketAddr::new(addr.parse().unwrap(), 7174));
+        caller.order(CmRequest::ResolveAddr { id, src: None, dst, timeout_ms: 2000 });
+        let event = caller.next();
+        caller.destroy(id, 1);
+        (event.kind, event.status)
+    };
+    let no_device = (CmEventKind::AddrError, -Errno::NODEV.raw_os_error());
+    let resolved = (CmEventKind::AddrResolved, 0);
+    assert_eq!(asked("10.0.0.2"), no_device, "the loopback network leads nowhere else");
+    assert_eq!(asked("10.0.0.1"), no_device, "nobody serves it");
+    assert_eq!(asked("127.0.0.3"), resolved);
+    let mut other = Host { name: host.name.clone(), daemon: None, socket: fresh_path() };
+    other.serve(&["--addr", "10.0.0.1"]);
+    assert_eq!(asked("10.0.0.1"), resolved, "another daemon does");
+}
