@@ -371,6 +371,12 @@ impl RdmaDevice {
         self.source.join(group, self.link.interface.as_deref().unwrap_or_default())
     }
 
+    /// Whether it has not all addresses that it should have, for a reason that nobody tells the end
+    /// of: another program has the port, for example.
+    pub(crate) fn lacks_addresses(&self) -> bool {
+        !self.refused.is_empty()
+    }
+
     /// The GID table as it is shown: with the addresses that cannot be used yet.
     pub(crate) fn gid_table(&self) -> Vec<Option<IpAddr>> {
         let mut table = self.nic.device().gids().to_vec();

@@ -658,6 +658,27 @@ fn a_device_whose_interface_has_another_name_now_serves_new_slots_too() {
 }
 
 #[test]
+fn an_address_whose_port_another_daemon_lets_go_of_is_taken() {
+    let Some(hosts) = cable() else { return };
+    add_cable(&hosts, "other");
+    let [mut host, _peer] = hosts;
+    let mut first = Host { name: host.name.clone(), daemon: None, socket: fresh_path() };
+    host.ip("addr add 10.0.0.9/32 dev wire");
+    first.serve(&["--addr", "10.0.0.9"]);
+    host.serve(&["--interface", "other"]);
+    let mut watcher = Watcher::new(&host);
+    host.ip("addr add 10.0.0.9/32 dev other");
+    let mut is_refused = || watcher.client.counter("urxe0", "addresses_refused") == 1;
+    eventually("it is refused", || is_refused().then_some(()));
+    assert_eq!(watcher.gids(1), addrs(["::"]));
+    let daemon = first.daemon.take().unwrap();
+    kill_process(Pid::from_child(&daemon), Signal::TERM).unwrap();
+    drop(daemon);
+    eventually("it is taken", || (watcher.gids(1) == addrs(["10.0.0.9"])).then_some(()));
+    assert_eq!(watcher.client.counter("urxe0", "addresses_refused"), 1);
+}
+
+#[test]
 fn interfaces_with_one_hardware_address_are_devices_with_two_guids() {
     let Some([mut host, _peer]) = cable() else { return };
     host.ip("link add link wire name vlan type vlan id 7");
