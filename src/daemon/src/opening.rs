@@ -47,7 +47,7 @@ pub(crate) fn open_port(
     slots: SlotPlan,
     name: String,
     source: AddressSource,
-    links: &Links,
+    (links, before): (&Links, &[Opened]),
 ) -> Result<Opened, StartError> {
     let near = source.link(links).map(|link| link.name.clone());
     let plan = PortPlan {

@@ -293,7 +293,8 @@ impl RdmaDevice {
         self.nic.set_local_addrs(self.local_addrs.clone());
         if let Some(link) = link {
             // ADDR-013, ADDR-016
-            self.mtu = path_mtu(link.mtu, self.nic.device().gids().iter().flatten().copied());
+            let gids = || self.nic.device().gids().iter().flatten().copied();
+            self.mtu = path_mtu(links.mtu_from(link, gids()), gids());
             self.nic.set_active_mtu(self.mtu);
             self.cm.set_active_mtu(self.mtu);
         }

@@ -216,6 +216,19 @@ fn a_path_mtu_that_icmp_tells_keeps_nothing_from_being_sent() {
 }
 
 #[test]
+fn an_address_that_only_loopback_has_is_reached_over_the_cable() {
+    let Some(cable) = Cable::new(1500) else { return };
+    let addr: IpAddr = [10, 9, 9, 9].into();
+    cable.a.ip("addr add 10.9.9.9/32 dev lo");
+    cable.b.ip("route add 10.9.9.9/32 via 10.47.91.1");
+    let mut raw = cable.a.run(move || RawPort::open(addr, &RawOptions::default())).unwrap();
+    let mut udp = cable.b.run(|| open_udp(Cable::V4[1]));
+    assert_eq!(raw.caps().interface.as_deref(), Some("lo"));
+    cross(&mut udp, &mut raw, 1024);
+    cross(&mut raw, &mut udp, 1024);
+}
+
+#[test]
 fn a_group_that_cannot_be_joined_on_another_interface_is_counted_and_the_port_goes_on() {
     let Some(cable) = Cable::new(1500) else { return };
     let (addr, group) = (Cable::V4[0], IpAddr::from([239, 47, 91, 5]));
