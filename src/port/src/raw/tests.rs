@@ -229,6 +229,29 @@ fn an_address_that_only_loopback_has_is_reached_over_the_cable() {
 }
 
 #[test]
+fn nothing_leaves_from_an_address_that_was_taken_away_unless_it_is_to_be_forged() {
+    let Some(mut raw) = open_raw(fresh_addr(), None) else { return };
+    let (gone, other) = (raw.caps().addrs[0], fresh_addr());
+    raw.add_address(other).unwrap();
+    let mut udp = open_udp(fresh_addr());
+    let to = udp.caps().addrs[0];
+    let mut out = batch(&raw.caps());
+    push_write(&mut out, &Flow { src: gone, ..flow(&raw.caps(), to) }, 0, 10, 1024);
+    push_write(&mut out, &Flow { src: other, ..flow(&raw.caps(), to) }, 10, 10, 1024);
+    raw.remove_address(gone);
+    let arrived = carry(&mut raw, &mut out, &mut udp, 10);
+    assert_eq!(psns(&arrived), (10..20).collect::<Vec<_>>());
+    assert_eq!(raw.counters().tx_wrong_flow, 10);
+
+    let options = RawOptions { forge: true, ..RawOptions::default() };
+    let mut forging = RawPort::open(fresh_addr(), &options).unwrap();
+    let mut out = batch(&forging.caps());
+    push_write(&mut out, &Flow { src: gone, ..flow(&forging.caps(), to) }, 0, 10, 1024);
+    let arrived = carry(&mut forging, &mut out, &mut udp, 10);
+    assert!(arrived.iter().all(|datagram| datagram.outer.flow.src == gone));
+}
+
+#[test]
 fn a_group_that_cannot_be_joined_on_another_interface_is_counted_and_the_port_goes_on() {
     let Some(cable) = Cable::new(1500) else { return };
     let (addr, group) = (Cable::V4[0], IpAddr::from([239, 47, 91, 5]));
