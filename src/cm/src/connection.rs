@@ -179,7 +179,9 @@ impl Conn {
         cx.send(self.path, self.peer_gsi, &message);
         self.state = state;
         self.message = Some(message);
-        self.retries = Retries::new(&cx.config.timing, self.max_retries);
+        // CM-009
+        let timing = &cx.config.timing;
+        self.retries = Retries::for_peer(timing, self.max_retries, self.retries.longest());
         self.mra_deadline = None;
         self.mras_received = 0;
         self.deadline = Some(cx.now + self.retries.wait());

@@ -382,8 +382,9 @@ impl Manager {
             self.lingering.insert(self.linger_seq, id);
         }
         let (is_request, state) = (conn.is_request(), conn.state);
-        // What was rejected has no QP here: the peer may connect that QP of its own again.
-        if state == State::Lingering {
+        // What was rejected or has ended has no QP here: the peer may connect that QP of its own
+        // again.
+        if matches!(state, State::Lingering | State::TimeWait) {
             let key = qpn_key(conn);
             self.unindex_qpn(key, id);
         }

@@ -3,10 +3,11 @@
 use crate::connection::{Conn, State, Terms, sidr_rep};
 use crate::counters::CmCounter;
 use crate::event::{ConnectRequest, Event, SidrRequest};
-use crate::limits::{MAX_CONNECTIONS, MAX_REQUESTS};
+use crate::limits::{MAX_CONNECTIONS, MAX_PEER_TIME, MAX_REQUESTS};
 use crate::listener::{ListenerId, Service};
 use crate::manager::{ConnId, Manager, RequestKey};
 use crate::parameters::{Path, Qp};
+use crate::timing::Retries;
 use rand_chacha::rand_core::Rng;
 use std::net::SocketAddr;
 use std::time::Instant;
@@ -118,6 +119,7 @@ impl Manager {
         conn.tid = tid;
         conn.remote_id = req.local_comm_id;
         conn.max_retries = req.max_cm_retries;
+        conn.retries = Retries::of_peer(req.local_response_timeout.min(MAX_PEER_TIME));
         conn.terms = Some(Terms {
             qp_type: request.qp_type,
             local_qpn: Qpn::default(),

@@ -39,12 +39,7 @@ impl Default for Timing {
 impl Timing {
     /// How long after it was first sent an unanswered message is given up.
     pub fn give_up(&self) -> Duration {
-        let mut retries = Retries::new(self, self.max_retries);
-        let mut sum = retries.wait();
-        while retries.next() {
-            sum += retries.wait();
-        }
-        sum
+        Retries::new(self, self.max_retries).sum()
     }
 
     /// How long a last reply is kept for duplicates: until a peer with the same timing has given
@@ -66,6 +61,44 @@ impl Retries {
     pub(crate) fn new(timing: &Timing, max_retries: u8) -> Retries {
         let longest = timing.response_timeout;
         Retries { wait: timing.first_wait.min(longest), longest, left: max_retries }
+    }
+
+    /// None yet, of a peer that takes so long to respond.
+    pub(crate) fn of_peer(response_timeout: TimeCode) -> Retries {
+        Retries { wait: response_timeout, longest: response_timeout, left: 0 }
+    }
+
+    /// For a peer that takes so long to respond, and is to be asked again so often at most: all
+    /// together is no less than if each wait were that long, unless that is more than we ever
+    /// wait. The first waits are as short as that allows.
+    pub(crate) fn for_peer(
+        timing: &Timing,
+        max_retries: u8,
+        response_timeout: TimeCode,
+    ) -> Retries {
+        let ours = Retries::new(timing, max_retries);
+        let of_peer = response_timeout.duration() * (u32::from(max_retries) + 1);
+        let needed = of_peer.min(timing.give_up());
+        let from = |code: u8, to: TimeCode| (code..=to.code()).map(TimeCode::new);
+        from(timing.response_timeout.code(), response_timeout.max(timing.response_timeout))
+            .flat_map(|longest| from(ours.wait.code(), longest).map(move |wait| (wait, longest)))
+            .map(|(wait, longest)| Retries { wait, longest, ..ours })
+            .find(|retries| retries.sum() >= needed)
+            .unwrap_or(ours)
+    }
+
+    /// All waits together.
+    fn sum(mut self) -> Duration {
+        let mut sum = self.wait();
+        while self.next() {
+            sum += self.wait();
+        }
+        sum
+    }
+
+    /// How long the peer may take to respond, as far as that is known.
+    pub(crate) fn longest(&self) -> TimeCode {
+        self.longest
     }
 
     /// The present wait.
@@ -97,6 +130,30 @@ mod tests {
         }
         assert_eq!(codes, [15, 16, 17, 18, 19, 20, 20, 20, 20, 20, 20, 20, 20, 20, 20, 20]);
         assert_eq!(Timing::default().give_up().as_secs(), 51);
+    }
+
+    #[test]
+    fn a_peer_that_allows_few_retries_has_its_time_all_the_same() {
+        let timing = Timing::default();
+        for code in 0..=24 {
+            for max_retries in 0..16 {
+                let timeout = TimeCode::new(code);
+                let retries = Retries::for_peer(&timing, max_retries, timeout);
+                assert_eq!(retries.left, max_retries);
+                let needed = timeout.duration() * (u32::from(max_retries) + 1);
+                assert!(retries.sum() >= needed.min(timing.give_up()), "{code}, {max_retries}");
+                assert!(retries.sum() <= 3 * timing.give_up(), "{code}, {max_retries}");
+            }
+        }
+        let codes = |max_retries, code| {
+            let retries = Retries::for_peer(&timing, max_retries, TimeCode::new(code));
+            (retries.wait.code(), retries.longest.code())
+        };
+        // The usual one is as among ourselves.
+        assert_eq!(codes(15, 20), (15, 20));
+        assert_eq!(codes(3, 20), (20, 20));
+        assert_eq!(codes(0, 22), (22, 22));
+        assert_eq!(codes(3, 10), (15, 20));
     }
 
     #[test]

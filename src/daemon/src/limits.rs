@@ -107,3 +107,7 @@ pub const MAX_CAPTURES_OF_USER: usize = 2;
 /// Captures at a time of all who see everybody's packets. The rest that a slot can take part in is
 /// for the user that it serves.
 pub const MAX_CAPTURES_OF_ALL_PACKETS: usize = urxe_slot::limits::MAX_TAPS / 2;
+
+/// How long an address that could not be served waits to be tried again, unless the links change
+/// before: whoever has its port does not say when that is free.
+pub(crate) const REFUSED_PAUSE: Duration = Duration::from_secs(3);

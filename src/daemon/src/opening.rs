@@ -40,13 +40,14 @@ pub(crate) struct Opened {
     pub(crate) summary: DeviceSummary,
 }
 
-/// Opens the port of a device, and its sockets. [`Opened::begin_capture`] follows.
+/// Opens the port of a device, and its sockets, after those of other devices.
+/// [`Opened::begin_capture`] follows.
 pub(crate) fn open_port(
     config: &Config,
     slots: SlotPlan,
     name: String,
     source: AddressSource,
-    links: &Links,
+    (links, before): (&Links, &[Opened]),
 ) -> Result<Opened, StartError> {
     let near = source.link(links).map(|link| link.name.clone());
     let plan = PortPlan {
@@ -58,6 +59,9 @@ pub(crate) fn open_port(
         source_ports: config.source_ports,
         fault: config.fault.clone(),
     };
+    if let AddressSource::Interface(name) = &source {
+        urxe_port::check_interface(name)?;
+    }
     let mut sockets = Sockets {
         port: plan.open_bare(Slot::ALONE.id(), None)?,
         source: Box::new(PlannedSockets { plan: plan.clone(), slots }),
@@ -82,8 +86,11 @@ pub(crate) fn open_port(
         table.push(wanted.addr);
     }
     let Caps { addrs, backend, interface, link_mtu, .. } = sockets.port.caps();
+    let link_mtu =
+        source.link(links).map_or(link_mtu, |link| links.mtu_from(link, addrs.iter().copied()));
     let mtu = path_mtu(link_mtu, addrs.iter().copied());
-    let guid = guid(&source, links, addrs.first().copied());
+    let taken = |guid: &[u8; 8]| before.iter().any(|other| other.identity.guid == *guid);
+    let guid = unique(guid(&source, links, addrs.first().copied()), &source, taken);
     let summary = DeviceSummary { name: name.clone(), addrs, mtu, backend, interface };
     let identity = Identity { name, guid, source, table };
     Ok(Opened { sockets, plan, identity, summary })
@@ -135,6 +142,28 @@ fn guid(source: &AddressSource, links: &Links, first: Option<IpAddr>) -> [u8; 8]
         Some(mac) => guid_of_mac(mac),
         None => guid_of(first.unwrap_or(Ipv4Addr::UNSPECIFIED.into())),
     }
+}
+
+/// What tells a device apart from those that have a GUID already. Interfaces can have a hardware
+/// address in common, as a VLAN and what it is on do, and librdmacm tells devices apart by GUID
+/// alone: then it is one that is given locally, and comes of the name too.
+fn unique(guid: [u8; 8], source: &AddressSource, taken: impl Fn(&[u8; 8]) -> bool) -> [u8; 8] {
+    let name = match source {
+        AddressSource::Address(addr) => addr.to_string(),
+        AddressSource::Interface(name) => name.clone(),
+    };
+    // FNV-1a: the same at each start, whatever the version.
+    const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
+    const PRIME: u64 = 0x0100_0000_01b3;
+    let mix = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(PRIME);
+    let mut unique = guid;
+    let mut hash = guid.into_iter().chain(name.bytes()).fold(OFFSET, mix);
+    while taken(&unique) {
+        unique = hash.to_be_bytes();
+        unique[0] = (unique[0] & !1) | 2;
+        hash = mix(hash, 0);
+    }
+    unique
 }
 
 /// The capture file of one of several devices: its name goes before the extension.

@@ -23,6 +23,8 @@ urxe_types::counters! {
         rx_malformed: "Dropped: outer headers that contradict each other, or an empty datagram.",
         rx_overflow: "Lost by the kernel because the receive buffer was full.",
         segmentation_refused: "1 once the kernel refused a segmented send: datagram by datagram since.",
+        flow_labels_refused: "1 once the kernel refused to send an IPv6 flow label, which another program has for itself: sent with label 0 since.",
+        groups_lost: "Multicast groups that could not be joined again on another interface: nothing is received for them any more.",
         source_ports_refused: "UDP source ports that could not be had (taken by another program, or no more descriptors): their flows leave from port 4791, and share its way through the network.",
         fault_dropped: "Dropped by fault injection.",
         fault_duplicated: "Sent or handed over twice by fault injection.",

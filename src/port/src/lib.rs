@@ -60,6 +60,7 @@ pub use counters::PortCounters;
 pub use error::OpenError;
 pub use icmp::{IcmpError, IcmpReason};
 pub use impairment::{Chance, Impairment};
+pub use open::check_interface;
 pub use rx_batch::RxBatch;
 pub use shared_socket::{Mirrored, ShareSockets};
 pub use wrapper::Wrapper;
@@ -115,7 +116,8 @@ pub trait Port: Send {
     /// if the port has it already.
     ///
     /// Where the address is on another interface than the port was (the old one may be gone), the
-    /// port goes there, with its memberships in multicast groups.
+    /// port goes there, with its memberships in multicast groups. One that it cannot have there is
+    /// lost, under `groups_lost`.
     ///
     /// # Errors
     /// As when a port is opened; the other addresses are not touched.
@@ -126,7 +128,9 @@ pub trait Port: Send {
     /// of [`raw::join`].
     ///
     /// # Errors
-    /// If these are not what this port opens for an address, or it is one that has no sockets.
+    /// If these are not what this port opens for an address, or it is one that has no sockets. That
+    /// the address has gone since they were opened is none: it will be
+    /// [taken away](Self::remove_address).
     fn adopt(&mut self, sockets: AddressSockets) -> Result<(), OpenError> {
         let (step, source) = ("adopting sockets", io::ErrorKind::Unsupported.into());
         Err(OpenError::System { addr: sockets.addr, step, source })

@@ -89,6 +89,18 @@ pub(crate) fn check_group(group: IpAddr) -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::InvalidInput, sentence))
 }
 
+/// Has "don't fragment" on what a socket sends, and lets it send what its interface takes.
+///
+/// What ICMP has said of the path is not heeded: routers far away may say that, and whoever forges
+/// it. A smaller packet could not be sent in its place, and a path that takes less loses them.
+pub(crate) fn obey_the_link_mtu(socket: &Socket, addr: IpAddr) -> io::Result<()> {
+    let (level, name, probe) = match addr {
+        IpAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE),
+        IpAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_PROBE),
+    };
+    option::set(socket.as_fd(), level, name, probe)
+}
+
 /// Lets a socket send to groups: over its own interface, as far as any other datagram, and with a
 /// copy (which is the default) to the members on this machine.
 pub(crate) fn send_to_groups(socket: &Socket, addr: IpAddr, interface: u32) -> io::Result<()> {
@@ -130,11 +142,7 @@ pub(crate) fn find_interface(addr: IpAddr, near: Option<&str>) -> Result<Link, O
     if addr.is_unspecified() || addr.is_multicast() {
         return Err(OpenError::NotOneAddress { addr, ours: ours() });
     }
-    // One that is tentative still is found too: to bind to it tells what is wrong.
-    let with_addr =
-        || links.all().filter(|link| link.has(addr) || all_addresses(link).any(|own| own == addr));
-    let is_near = |link: &&Link| near == Some(link.name.as_str());
-    let Some(found) = with_addr().find(is_near).or_else(|| with_addr().next()) else {
+    let Some(found) = with_address(&links, addr, near) else {
         // ADDR-009
         return Err(OpenError::NotOurs { addr, ours: ours() });
     };
@@ -144,6 +152,38 @@ pub(crate) fn find_interface(addr: IpAddr, near: Option<&str>) -> Result<Link, O
         return Err(OpenError::MtuTooSmall { interface, mtu, needed });
     }
     Ok(found.clone())
+}
+
+/// The interface of an address whose sockets are there already. `None` if the address has gone
+/// since they were opened, or the system does not say.
+pub(crate) fn interface_of_opened(addr: IpAddr, near: &str) -> Option<Link> {
+    with_address(&Links::now().ok()?, addr, Some(near)).cloned()
+}
+
+/// Of the interfaces with an address the one of the name `near`, else one that leads out of this
+/// machine, else the first.
+fn with_address<'a>(links: &'a Links, addr: IpAddr, near: Option<&str>) -> Option<&'a Link> {
+    // One that is tentative still is found too: to bind to it tells what is wrong.
+    let has_it = |link: &&Link| link.has(addr) || all_addresses(link).any(|own| own == addr);
+    let all = || links.all().filter(has_it);
+    all()
+        .find(|link| near == Some(link.name.as_str()))
+        .or_else(|| all().find(|link| !link.loopback))
+        .or_else(|| all().next())
+}
+
+/// Whether there is an interface of this name, which need not have any address.
+///
+/// # Errors
+/// If there is none, or the system does not say.
+pub fn check_interface(name: &str) -> Result<(), OpenError> {
+    interface_named(name).map(|_| ())
+}
+
+/// The interface of a name; one of which nothing else is known while there is none. An address that
+/// is added says which it is.
+pub(crate) fn interface_expected(name: &str) -> Link {
+    interface_named(name).unwrap_or_else(|_| Link { name: name.to_owned(), ..Link::default() })
 }
 
 /// The interface of a name, whatever addresses it has.

@@ -82,21 +82,23 @@ impl<S: Member> SocketSet<S> {
         &self.interface
     }
 
-    /// Opens the socket of one of our addresses, unless it has one.
+    /// Takes the socket of one of our addresses in, unless it has one.
     ///
     /// Where the address is on another interface than the port was, the port goes there. The
-    /// sockets of multicast groups do not: they are closed, and the groups returned.
+    /// sockets of multicast groups do not: they are closed, and the groups returned. An address
+    /// that has gone since its socket was opened leaves the port where it is.
     pub(crate) fn add_address(
         &mut self,
         addr: IpAddr,
-        open: impl FnOnce(&Link) -> Result<S, OpenError>,
+        socket: impl FnOnce() -> Result<S, OpenError>,
     ) -> Result<Vec<IpAddr>, OpenError> {
         if self.position(addr).is_some() {
             return Ok(Vec::new());
         }
-        let interface = open::find_interface(addr, Some(&self.interface.name))?;
-        let socket = open(&interface)?;
-        self.push(socket).map_err(OpenError::system(addr, "watching its socket"))?;
+        self.push(socket()?).map_err(OpenError::system(addr, "watching its socket"))?;
+        // ADDR-023
+        let found = open::interface_of_opened(addr, &self.interface.name);
+        let Some(interface) = found else { return Ok(Vec::new()) };
         let moved = interface.index != self.interface.index;
         self.interface = interface;
         Ok(if moved { self.close_groups() } else { Vec::new() })

@@ -24,7 +24,8 @@ pub enum PortKind {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PortPlan {
     pub kind: PortKind,
-    /// The interface on which it begins. Where its first address is, it goes.
+    /// The interface on which it begins, which need not be there. Where its first address is, it
+    /// goes.
     pub interface: String,
     /// UDP source ports of an address.
     pub source_ports: u8,

@@ -190,6 +190,19 @@ fn rep_of_a_connected_qp_is_stale_and_ends_the_old_connection() {
 }
 
 #[test]
+fn rep_of_a_qp_in_timewait_is_taken() {
+    let (mut t, old) = Script::established_active();
+    t.receive(dreq(old));
+    assert_eq!(t.sent().name(), "DREP");
+    assert!(matches!(t.event(), Event::Disconnected { .. }));
+    let conn = t.cm.connect(t.now, &connect()).unwrap();
+    assert_eq!(t.sent().name(), "REQ");
+    t.receive(Rep { local_comm_id: CommId(0x6666), ..rep(conn) });
+    assert!(matches!(t.event(), Event::ConnectResponse { .. }));
+    assert_eq!(t.cm.state(conn), Some(State::RepReceived));
+}
+
+#[test]
 fn two_sides_that_connect_to_each_other_have_two_connections() {
     let (mut t, ours, _) = Script::req_sent();
     t.cm.listen(t.now, &listen()).unwrap();

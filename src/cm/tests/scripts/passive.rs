@@ -106,6 +106,28 @@ fn rep_is_retried_as_often_as_the_req_allows() {
 }
 
 #[test]
+fn rep_is_not_given_up_before_a_peer_that_allows_few_retries_can_have_answered() {
+    for (max_cm_retries, code) in [(0, 20), (1, 20), (3, 20), (0, 22), (2, 17)] {
+        let mut t = Script::new();
+        t.cm.listen(t.now, &listen()).unwrap();
+        let local_response_timeout = TimeCode::new(code);
+        t.receive(Req { max_cm_retries, local_response_timeout, ..req() });
+        let conn = t.requested();
+        t.cm.accept(t.now, conn, &ACCEPT).unwrap();
+        let (mut waited, mut sent) = (Duration::ZERO, t.all_sent());
+        while t.cm.state(conn).is_some() {
+            waited += t.run_next_timer();
+            sent.extend(t.all_sent());
+        }
+        assert_eq!(t.event(), Event::Unreachable { conn });
+        let timeout = local_response_timeout.duration();
+        assert!(waited >= timeout * (u32::from(max_cm_retries) + 1), "{waited:?}");
+        let reps = sent.iter().filter(|message| message.name() == "REP").count();
+        assert_eq!(reps, usize::from(max_cm_retries) + 1);
+    }
+}
+
+#[test]
 fn mra_extends_the_wait_for_the_rtu() {
     let (mut t, conn) = Script::rep_sent();
     t.receive(mra(conn, Received::Rep, 24));
@@ -485,13 +507,27 @@ fn req_of_a_connected_qp_is_stale_and_the_old_connection_ends_when_the_peer_does
     t.receive(drep(conn));
     let cause = DisconnectCause::Unconfirmed;
     assert_eq!(t.event(), Event::Disconnected { conn, cause });
-    // Still stale, until TIME-WAIT is over.
-    t.receive(reborn);
-    assert_eq!(t.sent_rej().reason, Reason::StaleConnection);
-    t.run_next_timer();
-    assert_eq!(t.event(), Event::TimewaitExit { conn });
     t.receive(reborn);
     t.requested();
+}
+
+#[test]
+fn qp_of_a_connection_in_timewait_may_send_another_req() {
+    let (mut t, old) = Script::established_passive();
+    t.receive(dreq(old));
+    assert_eq!(t.sent().name(), "DREP");
+    assert!(matches!(t.event(), Event::Disconnected { .. }));
+    // Late duplicates of the first REQ are none of it.
+    t.receive(req());
+    t.assert_dropped(CmCounter::DropDuplicate, 0);
+    t.receive(reborn());
+    let new = t.requested();
+    t.run_next_timer();
+    assert_eq!(t.event(), Event::TimewaitExit { conn: old });
+    // The old one's end takes the new one's place from nobody.
+    assert_eq!(t.cm.state(new), Some(State::ReqReceived));
+    t.receive(Req { local_comm_id: CommId(0x6667), ..reborn() });
+    assert_eq!(t.sent_rej().reason, Reason::StaleConnection);
 }
 
 #[test]

@@ -263,7 +263,7 @@ impl RdmaDevice {
         self.local_addrs = local.filter(is_unique).collect();
         self.nic.set_local_addrs(self.local_addrs.clone());
         if let Some(link) = link {
-            self.follow_link_mtu(link);
+            self.follow_link_mtu(links, link);
         }
         let mut events = Vec::new();
         if !changes.is_empty() || self.gid_table() != shown_before {
@@ -316,9 +316,10 @@ impl RdmaDevice {
         changes
     }
 
-    fn follow_link_mtu(&mut self, link: &Link) {
+    fn follow_link_mtu(&mut self, links: &Links, link: &Link) {
         // ADDR-013, ADDR-016
-        self.mtu = path_mtu(link.mtu, self.nic.device().gids().iter().flatten().copied());
+        let gids = || self.nic.device().gids().iter().flatten().copied();
+        self.mtu = path_mtu(links.mtu_from(link, gids()), gids());
         self.nic.set_active_mtu(self.mtu);
         self.cm.set_active_mtu(self.mtu);
     }
@@ -389,6 +390,12 @@ impl RdmaDevice {
     /// Opens what receives for a multicast group.
     pub(crate) fn join(&self, group: IpAddr) -> io::Result<AddressSockets> {
         self.source.join(group, self.link.interface.as_deref().unwrap_or_default())
+    }
+
+    /// Whether it has not all addresses that it should have, for a reason that nobody tells the end
+    /// of: another program has the port, for example.
+    pub(crate) fn lacks_addresses(&self) -> bool {
+        !self.refused.is_empty()
     }
 
     /// The GID table as it is shown: with the addresses that cannot be used yet.

@@ -6,6 +6,7 @@ mod accept;
 mod change;
 mod end;
 mod hosted;
+mod links;
 mod logged;
 mod saved;
 mod token;
@@ -25,7 +26,7 @@ use super::snapshot::{Asker, Snapshots};
 use super::sysfs::Sysfs;
 use crate::config::SocketMode;
 use crate::slot_plan::SlotPlan;
-use logged::{log_begin, log_changes, log_end, log_failed_port};
+use logged::{log_begin, log_end, log_failed_port};
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Waker};
 use std::collections::{BTreeMap, VecDeque};
@@ -36,7 +37,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use urxe_engine::Tuning;
-use urxe_nic::guard_addresses;
 use urxe_port::watch::Watch;
 use urxe_shm::control::channel::Listener;
 use urxe_shm::control::{CaptureSpec, ControlError, Reply, Request};
@@ -83,6 +83,8 @@ pub(crate) struct EventLoop {
     held_back: HeldBack,
     /// The machine's links and addresses.
     watch: Watch,
+    /// When addresses that were refused are tried again.
+    refused_again: Option<Instant>,
     /// Programs that have come, and how many sessions each user has.
     admission: Admission,
     /// The sessions that are there, or of which something is left.
@@ -151,6 +153,7 @@ impl EventLoop {
             accept_pace: Pace::new(now),
             held_back: HeldBack::default(),
             watch,
+            refused_again: None,
             admission: Admission::new(),
             sessions: BTreeMap::new(),
             open_sessions: 0,
@@ -303,6 +306,7 @@ impl EventLoop {
         if self.watch.poll_timeout().is_some_and(|at| at <= now) {
             self.ready.push(Token::Watch);
         }
+        self.look_again_at_refused(now);
         if self.accept_again.is_some_and(|at| at <= now) {
             self.accept_again = None;
             self.ready.push(Token::Listener);
@@ -326,22 +330,6 @@ impl EventLoop {
             log_failed_port(device, &error);
         }
         None
-    }
-
-    /// Makes all devices what the machine's links and addresses say that they should be.
-    fn sync_devices_with_links(&mut self, now: Instant) {
-        for (index, device) in self.ctx.devices.iter_mut().enumerate() {
-            let before = device.state();
-            let (changes, events) = device.sync_with_links(now, self.watch.links());
-            // First the files: a program that is told of a change may look there at once.
-            let shown = self.sysfs.as_mut().map_or(Ok(()), |sysfs| sysfs.show(index, device));
-            self.ctx.counters.sysfs_errors += u64::from(shown.is_err());
-            log_changes(device, &changes, &events);
-            if !events.is_empty() || !changes.is_empty() || device.state() != before {
-                self.slots.tell_of_device(now, index, device, &changes, &events);
-            }
-        }
-        guard_addresses(self.ctx.devices.iter_mut().map(|device| &mut device.nic));
     }
 
     /// A slot has said something.
@@ -561,6 +549,7 @@ impl EventLoop {
             || self.ctx.devices.iter().any(|device| device.nic.is_due() && !device.has_failed);
         let deadlines = self.ctx.devices.iter().filter_map(RdmaDevice::deadline);
         let deadlines = deadlines.chain(self.accept_again).chain(self.held_back.look_again);
+        let deadlines = deadlines.chain(self.refused_again);
         let deadlines = deadlines.chain(self.watch.poll_timeout());
         let deadlines = deadlines.chain(self.gatherings.deadline()).chain(self.slots.deadline());
         let deadlines = deadlines.chain(self.admission.deadline()).chain(self.snapshots.deadline());

@@ -273,12 +273,14 @@ impl Slots {
         self.send(now, slot, start, for_slot.into_iter().map(OwnedFd::from).collect());
         for (index, device) in devices.iter().enumerate() {
             let plan = &self.plans[index];
+            // Where the device is now, or was last.
+            let interface = device.link.interface.as_ref().unwrap_or(&plan.port.interface).clone();
             let beginning = DeviceBeginning {
                 name: device.name.clone(),
                 guid: device.guid,
                 // SLOT-103: the next user's numbers are none that the last one knows.
                 seed: getrandom::u64()?,
-                port: plan.port.clone(),
+                port: PortPlan { interface, ..plan.port.clone() },
                 state: device.state(),
             };
             let capture = plan.capture.as_ref().map(File::try_clone).transpose()?;

@@ -7,7 +7,9 @@ use rustix::io::Errno;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use urxe_daemon::Handle;
-use urxe_shm::control::{CmConnParam, CmEventKind, CmEventParam, CmPortSpace, CmRequest};
+use urxe_shm::control::{
+    CmConnParam, CmEventKind, CmEventParam, CmOption, CmPortSpace, CmReply, CmRequest,
+};
 use urxe_types::{Extra, Gid, QpState, QpType, SendData, SendOp, SendWr};
 
 const TCP: CmPortSpace = CmPortSpace::Tcp;
@@ -124,6 +126,42 @@ fn no_end_to_end_flow_control_is_announced_whatever_the_program_asks_for() {
     let accept = wants(their_qp.created.qpn.get());
     passive.order(CmRequest::Accept { id: new, user_handle: 2, param: accept });
     assert!(!conn(active.expect(7, CmEventKind::ConnectResponse).param).flow_control);
+}
+
+#[test]
+fn an_ack_timeout_that_a_program_chooses_is_its_own_qps_and_0_is_told_to_nobody() {
+    let (server, client) = (start(1), start(1));
+    let (mut passive, mut active) = (Caller::new(server.socket()), Caller::new(client.socket()));
+    let to = SocketAddr::new(addr_of(&server), 7175);
+    passive.listen(TCP, 1, to);
+    // What the active side chose, the passive one, and what their QPs have then.
+    for (ours, theirs, expected) in
+        [(None, None, [17, 17]), (Some(0), None, [0, 17]), (Some(12), Some(9), [12, 9])]
+    {
+        let id = active.resolve(TCP, 7, to);
+        let choose = |caller: &mut Caller, id, code: Option<u8>| {
+            if let Some(code) = code {
+                caller.order(CmRequest::SetOption { id, option: CmOption::AckTimeout(code) });
+            }
+        };
+        let timeout = |caller: &mut Caller, id| match caller
+            .ask(CmRequest::QpAttr { id, state: QpState::Rts })
+        {
+            Ok(Some(CmReply::QpAttr(attr))) => attr.timeout.unwrap(),
+            other => panic!("{other:?}"),
+        };
+        choose(&mut active, id, ours);
+        active.order(CmRequest::Connect { id, param: param(17, b"") });
+        let (new, _) = passive.expect_request(1);
+        choose(&mut passive, new, theirs);
+        let their_timeout = timeout(&mut passive, new);
+        passive.order(CmRequest::Accept { id: new, user_handle: 2, param: param(18, b"") });
+        active.expect(7, CmEventKind::ConnectResponse);
+        assert_eq!([timeout(&mut active, id), their_timeout], expected);
+        active.destroy(id, 3);
+        passive.next();
+        passive.destroy(new, 2);
+    }
 }
 
 /// The active side's word may be lost while its data is not.

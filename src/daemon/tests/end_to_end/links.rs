@@ -351,13 +351,18 @@ fn an_interface_that_goes_and_comes_back_is_served_again() {
     };
     number(&hosts);
     for host in &mut hosts {
-        host.serve(&["--interface", "wire"]);
+        host.serve(&["--interface", "wire", "--slots", "4"]);
     }
     talk(&hosts);
     let mut watcher = Watcher::new(&hosts[0]);
     hosts[0].ip("link del wire");
     watcher.waits_for("the port is down", |port| !port.active);
     eventually("no address is left", || (watcher.gids(1) == addrs(["::"])).then_some(()));
+    // Slots that begin in the meantime do so all the same.
+    let late: Vec<Watcher> = (0..4).map(|_| Watcher::new(&hosts[0])).collect();
+    for mut late in late {
+        assert!(!late.port().active);
+    }
     add_cable(&hosts, "wire");
     number(&hosts);
     watcher.waits_for("the port is up", |port| port.active);
@@ -631,4 +636,77 @@ fn a_loopback_address_that_no_device_serves_means_any() {
         assert_eq!(between(&mut active, id), [Some(real.into()), Some(real.into())]);
         passive.destroy(listener, 3);
     }
+}
+
+#[test]
+fn a_device_whose_interface_has_another_name_now_serves_new_slots_too() {
+    let Some(mut hosts) = cable() else { return };
+    for (host, i) in hosts.iter_mut().zip(1..) {
+        host.ip(&format!("addr add 10.0.0.{i}/24 dev wire"));
+        host.serve(&["--addr", &format!("10.0.0.{i}"), "--slots", "4"]);
+    }
+    let mut watcher = Watcher::new(&hosts[0]);
+    hosts[0].ip("link set wire down");
+    hosts[0].ip("link set wire name other");
+    hosts[0].ip("link set other up");
+    let is_there = |port: &PortAttr| port.active && port.interface.as_deref() == Some("other");
+    watcher.waits_for("the port is up again", is_there);
+    for _ in 0..2 {
+        talk(&hosts);
+    }
+}
+
+#[test]
+fn an_address_whose_port_another_daemon_lets_go_of_is_taken() {
+    let Some(hosts) = cable() else { return };
+    add_cable(&hosts, "other");
+    let [mut host, _peer] = hosts;
+    let mut first = Host { name: host.name.clone(), daemon: None, socket: fresh_path() };
+    host.ip("addr add 10.0.0.9/32 dev wire");
+    first.serve(&["--addr", "10.0.0.9"]);
+    host.serve(&["--interface", "other"]);
+    let mut watcher = Watcher::new(&host);
+    host.ip("addr add 10.0.0.9/32 dev other");
+    let mut is_refused = || watcher.client.counter("urxe0", "addresses_refused") == 1;
+    eventually("it is refused", || is_refused().then_some(()));
+    assert_eq!(watcher.gids(1), addrs(["::"]));
+    let daemon = first.daemon.take().unwrap();
+    kill_process(Pid::from_child(&daemon), Signal::TERM).unwrap();
+    drop(daemon);
+    eventually("it is taken", || (watcher.gids(1) == addrs(["10.0.0.9"])).then_some(()));
+    assert_eq!(watcher.client.counter("urxe0", "addresses_refused"), 1);
+}
+
+#[test]
+fn interfaces_with_one_hardware_address_are_devices_with_two_guids() {
+    let Some([mut host, _peer]) = cable() else { return };
+    host.ip("link add link wire name vlan type vlan id 7");
+    host.serve(&["--interface", "wire", "--interface", "vlan"]);
+    let class = sysfs_directory(&host.socket).join("class/infiniband");
+    let guid = |device| std::fs::read_to_string(class.join(device).join("node_guid")).unwrap();
+    assert_ne!(guid("urxe0"), guid("urxe1"));
+}
+
+#[test]
+fn an_address_to_which_no_device_leads_is_not_resolved() {
+    let Some(hosts) = cable() else { return };
+    let [mut host, _peer] = hosts;
+    host.ip("addr add 10.0.0.1/24 dev wire");
+    host.serve(&["--addr", "127.0.0.2"]);
+    let mut caller = Caller::new(&host.socket);
+    let mut asked = |addr: &str| {
+        let (id, dst) = (caller.create(TCP, 7), SocketAddr::new(addr.parse().unwrap(), 7174));
+        caller.order(CmRequest::ResolveAddr { id, src: None, dst, timeout_ms: 2000 });
+        let event = caller.next();
+        caller.destroy(id, 1);
+        (event.kind, event.status)
+    };
+    let no_device = (CmEventKind::AddrError, -Errno::NODEV.raw_os_error());
+    let resolved = (CmEventKind::AddrResolved, 0);
+    assert_eq!(asked("10.0.0.2"), no_device, "the loopback network leads nowhere else");
+    assert_eq!(asked("10.0.0.1"), no_device, "nobody serves it");
+    assert_eq!(asked("127.0.0.3"), resolved);
+    let mut other = Host { name: host.name.clone(), daemon: None, socket: fresh_path() };
+    other.serve(&["--addr", "10.0.0.1"]);
+    assert_eq!(asked("10.0.0.1"), resolved, "another daemon does");
 }

@@ -36,9 +36,12 @@ const DEST_QP_WORD: u32 = 8 + 4;
 const HAS_DEST_QP: u32 = DEST_QP_WORD + 4;
 
 /// Lets through RoCEv2 for `addr` and a slot that came to this host over one of two interfaces.
+/// What only the loopback interface has, but not of its own network, comes over any.
 pub(super) fn roce_for(addr: IpAddr, interface: u32, loopback: u32, slot: Slot) -> Vec<SockFilter> {
     let mut program = Program(Vec::new());
-    program.require_either(INTERFACE, interface, loopback);
+    if interface != loopback || addr.is_loopback() {
+        program.require_either(INTERFACE, interface, loopback);
+    }
     program.require(LOAD_HALF, PACKET_TYPE, libc::PACKET_HOST.into());
     program.require_roce_for(addr);
     if slot != Slot::ALONE {

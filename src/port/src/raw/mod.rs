@@ -1,8 +1,8 @@
 //! A port that writes and sees every byte of the headers. Needs CAP_NET_RAW.
 //!
 //! Out: raw sockets with our own IP header, "don't fragment" set, a counting IPv4 identification,
-//! the flow's UDP source port, and UDP checksum 0 as kernel rxe sends it. Nothing here checks that
-//! a flow's source address is ours: for conformance tests that is a feature.
+//! the flow's UDP source port, and UDP checksum 0 as kernel rxe sends it. A flow's source is one of
+//! the port's addresses, unless it may [forge](RawOptions::forge) others, for conformance tests.
 //!
 //! In: a packet socket, with a filter for our address and UDP port 4791. It sees what the interface
 //! received, so a super-packet that a segmenting peer on the same machine sent arrives whole, with
@@ -51,12 +51,14 @@ pub struct RawOptions {
     pub socket_buffer: u32,
     /// The IPv4 identification of the first datagram of a batch; `None`: a random one.
     pub first_ident: Option<u16>,
+    /// Whether to send from addresses that the port has not.
+    pub forge: bool,
 }
 
 impl Default for RawOptions {
-    /// 8 MiB of buffer, a random identification.
+    /// 8 MiB of buffer, a random identification, nothing forged.
     fn default() -> Self {
-        RawOptions { socket_buffer: 8 << 20, first_ident: None }
+        RawOptions { socket_buffer: 8 << 20, first_ident: None, forge: false }
     }
 }
 
@@ -100,9 +102,9 @@ impl RawPort {
     }
 
     /// A port for the addresses of an interface, without any yet: they are to be
-    /// [added](Port::add_address).
+    /// [added](Port::add_address). The interface need not be there either.
     pub fn open_interface(name: &str, options: &RawOptions) -> Result<RawPort, OpenError> {
-        RawPort::on(open::interface_named(name)?, options)
+        RawPort::on(open::interface_expected(name), options)
     }
 
     fn on(interface: Link, options: &RawOptions) -> Result<RawPort, OpenError> {
@@ -188,18 +190,21 @@ impl Port for RawPort {
         }
         while !batch.is_empty() {
             let interface = self.sockets.interface().index;
-            let ipv4 = batch.runs().next().is_some_and(|run| run.flow.src.is_ipv4());
-            let Some(raw) = (if ipv4 { &self.raw_v4 } else { &self.raw_v6 }) else {
+            let Some(src) = batch.runs().next().map(|run| run.flow.src) else { break };
+            let raw = if src.is_ipv4() { &self.raw_v4 } else { &self.raw_v6 };
+            // ADDR-023: it may have been taken away, and be another machine's now.
+            let may_send = self.options.forge || self.sockets.position(src).is_some();
+            let Some(raw) = raw.as_ref().filter(|_| may_send) else {
                 self.counters.tx_wrong_flow += 1;
                 batch.advance(1);
                 continue;
             };
             self.headers.clear();
             self.headers.extend(
-                sendable(batch, ipv4)
+                sendable(batch, src)
                     .map(|d| OuterHeaders::new(d.flow, d.ident, DONT_FRAGMENT, d.bytes.len())),
             );
-            let with_headers = sendable(batch, ipv4).zip(&self.headers);
+            let with_headers = sendable(batch, src).zip(&self.headers);
             let messages = with_headers.map(|(datagram, headers)| Message {
                 parts: [headers.as_bytes(), datagram.bytes],
                 to: open::socket_addr(datagram.flow.dst, 0, interface),
@@ -278,7 +283,7 @@ impl Port for RawPort {
             let joined = RawSocket::of_group(sockets).and_then(|joined| self.sockets.push(joined));
             return joined.map_err(OpenError::system(addr, "taking the sockets of a group"));
         }
-        let groups = self.sockets.add_address(addr, |_| {
+        let groups = self.sockets.add_address(addr, || {
             let (socket, sender) = RawSocket::of_address(sockets)?;
             raw = Some(sender);
             Ok(socket)
@@ -287,8 +292,8 @@ impl Port for RawPort {
             *(if addr.is_ipv4() { &mut self.raw_v4 } else { &mut self.raw_v6 }) = Some(raw);
         }
         for group in groups {
-            let step = "joining a multicast group again";
-            self.join(group).map_err(OpenError::system(addr, step))?;
+            // MCAST-013: a slot of another user has not the right.
+            self.counters.groups_lost += u64::from(self.join(group).is_err());
         }
         Ok(())
     }
@@ -325,10 +330,10 @@ impl Port for RawPort {
     }
 }
 
-/// The datagrams that the next call can send: those up to one of the other address family.
-fn sendable(batch: &TxBatch, ipv4: bool) -> impl Iterator<Item = Datagram<'_>> {
-    let is_family = move |flow: &Flow| flow.src.is_ipv4() == ipv4 && flow.dst.is_ipv4() == ipv4;
-    batch.datagrams().take_while(move |d| is_family(d.flow)).take(SEND_MAX)
+/// The datagrams that the next call can send: those up to one from another address.
+fn sendable(batch: &TxBatch, src: IpAddr) -> impl Iterator<Item = Datagram<'_>> {
+    let is_next = move |flow: &Flow| flow.src == src && flow.dst.is_ipv4() == src.is_ipv4();
+    batch.datagrams().take_while(move |d| is_next(d.flow)).take(SEND_MAX)
 }
 
 #[cfg(test)]

@@ -125,6 +125,8 @@ pub(super) fn sender(
     option::ask_for_send_buffer(raw.as_fd(), options.socket_buffer)
         .map_err(OpenError::system(addr, "sizing buffers"))?;
     raw.set_nonblocking(true).map_err(OpenError::system(addr, "setting O_NONBLOCK"))?;
+    open::obey_the_link_mtu(&raw, addr)
+        .map_err(OpenError::system(addr, "turning path MTU discovery off"))?;
     let multicast = open::send_to_groups(&raw, addr, interface.index);
     multicast.map_err(OpenError::system(addr, "setting multicast options"))?;
     Ok(raw)

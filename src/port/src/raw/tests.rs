@@ -204,6 +204,84 @@ fn datagrams_too_large_for_the_link_are_counted_and_segmentation_stays_on() {
 }
 
 #[test]
+fn a_path_mtu_that_icmp_tells_keeps_nothing_from_being_sent() {
+    let Some(cable) = Cable::new(9000) else { return };
+    // As after a message of ICMP, forged or not.
+    cable.a.ip("route add 10.47.91.2/32 dev wire mtu 552");
+    cable.a.ip("-6 route add fd47:91::2/128 dev wire mtu 1280");
+    for addrs in [Cable::V4, Cable::V6] {
+        let mut raw = cable.a.run(move || RawPort::open(addrs[0], &RawOptions::default())).unwrap();
+        let mut udp = cable.b.run(move || open_udp(addrs[1]));
+        cross(&mut raw, &mut udp, 4096);
+    }
+}
+
+#[test]
+fn an_address_that_only_loopback_has_is_reached_over_the_cable() {
+    let Some(cable) = Cable::new(1500) else { return };
+    let addr: IpAddr = [10, 9, 9, 9].into();
+    cable.a.ip("addr add 10.9.9.9/32 dev lo");
+    cable.b.ip("route add 10.9.9.9/32 via 10.47.91.1");
+    let mut raw = cable.a.run(move || RawPort::open(addr, &RawOptions::default())).unwrap();
+    let mut udp = cable.b.run(|| open_udp(Cable::V4[1]));
+    assert_eq!(raw.caps().interface.as_deref(), Some("lo"));
+    cross(&mut udp, &mut raw, 1024);
+    cross(&mut raw, &mut udp, 1024);
+}
+
+#[test]
+fn nothing_leaves_from_an_address_that_was_taken_away_unless_it_is_to_be_forged() {
+    let Some(mut raw) = open_raw(fresh_addr(), None) else { return };
+    let (gone, other) = (raw.caps().addrs[0], fresh_addr());
+    raw.add_address(other).unwrap();
+    let mut udp = open_udp(fresh_addr());
+    let to = udp.caps().addrs[0];
+    let mut out = batch(&raw.caps());
+    push_write(&mut out, &Flow { src: gone, ..flow(&raw.caps(), to) }, 0, 10, 1024);
+    push_write(&mut out, &Flow { src: other, ..flow(&raw.caps(), to) }, 10, 10, 1024);
+    raw.remove_address(gone);
+    let arrived = carry(&mut raw, &mut out, &mut udp, 10);
+    assert_eq!(psns(&arrived), (10..20).collect::<Vec<_>>());
+    assert_eq!(raw.counters().tx_wrong_flow, 10);
+
+    let options = RawOptions { forge: true, ..RawOptions::default() };
+    let mut forging = RawPort::open(fresh_addr(), &options).unwrap();
+    let mut out = batch(&forging.caps());
+    push_write(&mut out, &Flow { src: gone, ..flow(&forging.caps(), to) }, 0, 10, 1024);
+    let arrived = carry(&mut forging, &mut out, &mut udp, 10);
+    assert!(arrived.iter().all(|datagram| datagram.outer.flow.src == gone));
+}
+
+#[test]
+fn a_group_that_cannot_be_joined_on_another_interface_is_counted_and_the_port_goes_on() {
+    let Some(cable) = Cable::new(1500) else { return };
+    let (addr, group) = (Cable::V4[0], IpAddr::from([239, 47, 91, 5]));
+    let mut port = cable.a.run(move || {
+        let mut port = RawPort::open(addr, &RawOptions::default()).unwrap();
+        port.join(group).unwrap();
+        port
+    });
+    cable.a.ip("link del wire");
+    port.remove_address(addr);
+    cable.a.ip("link add other type veth peer name far");
+    cable.a.ip("addr add 10.47.91.1/24 dev other");
+    let port = cable.a.run(move || {
+        use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+        // The sockets are another process's, and this one has not the right to open any.
+        let given = RawGroup::open(addr, None, &RawOptions::default()).unwrap();
+        let given = given.give(Slot::ALONE).unwrap();
+        let mut sets = capabilities(None).unwrap();
+        sets.effective.remove(CapabilitySet::NET_RAW);
+        set_capabilities(None, sets).unwrap();
+        port.adopt(given).unwrap();
+        port
+    });
+    let caps = port.caps();
+    assert_eq!((caps.addrs, caps.interface.as_deref()), (vec![addr], Some("other")));
+    assert_eq!(port.counters().groups_lost, 1);
+}
+
+#[test]
 fn no_route_is_counted() {
     let Some(cable) = Cable::new(1500) else { return };
     let mut raw = cable.a.run(|| RawPort::open(Cable::V4[0], &RawOptions::default())).unwrap();

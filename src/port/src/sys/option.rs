@@ -77,6 +77,41 @@ pub(crate) fn ask_for_send_buffer(fd: BorrowedFd<'_>, bytes: u32) -> io::Result<
         .or_else(|_| set(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, bytes))
 }
 
+/// Leases an IPv6 flow label for this socket alone, as any program can.
+#[cfg(test)]
+pub(crate) fn lease_flow_label(
+    fd: BorrowedFd<'_>,
+    dst: std::net::Ipv6Addr,
+    label: u32,
+) -> io::Result<()> {
+    /// `struct in6_flowlabel_req` of linux/in6.h, and what its fields are set to.
+    #[derive(Clone, Copy)]
+    #[repr(C)]
+    struct Request {
+        dst: [u8; 16],
+        label: [u8; 4],
+        action: u8,
+        share: u8,
+        flags: u16,
+        expires_and_linger: [u16; 2],
+        padding: u32,
+    }
+    const IPV6_FLOWLABEL_MGR: libc::c_int = 32;
+    const GET: u8 = 0;
+    const EXCLUSIVE: u8 = 1;
+    const CREATE: u16 = 1;
+    let request = Request {
+        dst: dst.octets(),
+        label: label.to_be_bytes(),
+        action: GET,
+        share: EXCLUSIVE,
+        flags: CREATE,
+        expires_and_linger: [0; 2],
+        padding: 0,
+    };
+    set_any(fd, libc::IPPROTO_IPV6, IPV6_FLOWLABEL_MGR, &request)
+}
+
 /// Numbers of `SO_MEMINFO`, from linux/sock_diag.h: how many there are, memory that waits to be
 /// received, the most that may, and drops.
 const SK_MEMINFO_VARS: usize = 9;

@@ -1,10 +1,11 @@
 //! The default port: plain UDP sockets, no privilege.
 //!
 //! What makes the ICRC computable from here is that the kernel's part of the headers is known. The
-//! sockets are bound but not connected and have path MTU discovery on, so that IPv4 packets leave
-//! with "don't fragment" and identification 0; those cut from one send by `UDP_SEGMENT` count 0, 1,
-//! 2 ... (a NIC that cuts in hardware is expected to count likewise). The source port is the one
-//! that the sending socket is bound to: 4791, or one of a [pool](UdpOptions::source_ports).
+//! sockets are bound but not connected and forbid fragments (`IP_PMTUDISC_PROBE`), so that IPv4
+//! packets leave with "don't fragment" and identification 0; those cut from one send by
+//! `UDP_SEGMENT` count 0, 1, 2 ... (a NIC that cuts in hardware is expected to count likewise). The
+//! source port is the one that the sending socket is bound to: 4791, or one of a
+//! [pool](UdpOptions::source_ports).
 //!
 //! On the way in `UDP_GRO` hands over many datagrams at once. All of them have the ECN bits of the
 //! first: the kernel joins only datagrams of one traffic class and hop limit, so none loses its
@@ -22,6 +23,7 @@
 
 mod group;
 mod pool;
+mod refused;
 mod socket;
 
 use crate::caps::{Caps, Segmentation};
@@ -117,6 +119,8 @@ pub struct UdpPort {
     options: UdpOptions,
     sockets: SocketSet<UdpSocket>,
     segmentation: Segmentation,
+    /// Flow labels are sent as the flows have them.
+    labels: bool,
     /// The calls are a poller's.
     is_poller: bool,
     /// What was shared with pollers is not open any more where they are.
@@ -141,9 +145,9 @@ impl UdpPort {
     }
 
     /// A port for the addresses of an interface, without any yet: they are to be
-    /// [added](Port::add_address).
+    /// [added](Port::add_address). The interface need not be there either.
     pub fn open_interface(name: &str, options: &UdpOptions) -> Result<UdpPort, OpenError> {
-        UdpPort::on(open::interface_named(name)?, options)
+        UdpPort::on(open::interface_expected(name), options)
     }
 
     fn on(interface: Link, options: &UdpOptions) -> Result<UdpPort, OpenError> {
@@ -151,6 +155,7 @@ impl UdpPort {
             sockets: SocketSet::new(interface)?,
             options: options.clone(),
             segmentation: if options.segmentation { Segmentation::On } else { Segmentation::Off },
+            labels: true,
             is_poller: false,
             lost_by_pollers: false,
             sender: Sender::new(),
@@ -219,64 +224,6 @@ impl UdpPort {
             }
         }
         self.counters.icmp_errors > before
-    }
-
-    /// Deals with a first run that could not be sent. Blocked: try again later.
-    fn failed(
-        &mut self,
-        (index, src_port): (usize, u16),
-        mut error: io::Error,
-        batch: &mut TxBatch,
-    ) -> io::Result<SendOutcome> {
-        let segments = segments_of_first(batch);
-        if let Some(errno @ (libc::EIO | libc::EINVAL)) = error.raw_os_error()
-            && batch.runs().next().is_some_and(|run| run.is_segmented())
-        {
-            match self.send_first_alone((index, src_port), batch) {
-                Ok(()) => {
-                    self.segmentation = Segmentation::Refused { errno };
-                    self.counters.segmentation_refused = 1;
-                    batch.split();
-                    self.sent(1, batch);
-                    return Ok(SendOutcome::Done);
-                }
-                Err(of_one) => error = of_one,
-            }
-        }
-        match error.raw_os_error() {
-            Some(libc::EAGAIN) => {
-                self.counters.tx_blocked += 1;
-                if self.is_poller {
-                    return Ok(SendOutcome::Blocked);
-                }
-                self.sockets.watch_for_room(index, |socket| socket.sender(src_port))?;
-                return Ok(SendOutcome::Blocked);
-            }
-            Some(libc::EINTR) => {}
-            _ if self.is_lost_by_poller(&error) => return Ok(SendOutcome::Blocked),
-            _ => {
-                // COUNT-015, RC-REQ-040
-                self.counters.count_send_error(&error, segments);
-                batch.advance(1);
-            }
-        }
-        Ok(SendOutcome::Done)
-    }
-
-    /// A segmented send was refused. That may be the segmentation's fault, or even one datagram is
-    /// too large for the path, which older kernels report the same way. The first datagram, sent by
-    /// itself, tells; its identification is 0 either way.
-    fn send_first_alone(
-        &mut self,
-        (index, src_port): (usize, u16),
-        batch: &TxBatch,
-    ) -> io::Result<()> {
-        let Some(run) = batch.runs().next() else { return Ok(()) };
-        let alone = Run { bytes: &run.bytes[..run.segment_len], segments: 1, ..run };
-        self.counters.tx_calls += 1;
-        let message = message(&alone, self.sockets.interface().index, &self.sockets);
-        let socket = self.sockets[index].sender(src_port);
-        self.sender.send(socket, std::iter::once(message)).map(|_| ())
     }
 
     fn sent(&mut self, runs: usize, batch: &mut TxBatch) {
@@ -350,11 +297,11 @@ impl Port for UdpPort {
                 batch.advance(1);
                 continue;
             };
-            let (socket, interface) = (&self.sockets[index], self.sockets.interface().index);
+            let (socket, labels) = (&self.sockets[index], self.labels);
             let messages = batch
                 .runs()
                 .take_while(|run| run.flow.src_port == src_port && socket.can_send(run.flow))
-                .map(|run| message(&run, interface, &self.sockets));
+                .map(|run| message(&run, labels, &self.sockets));
             let mut offered = 0;
             let messages = messages.take(SEND_MAX).inspect(|_| offered += 1);
             self.counters.tx_calls += 1;
@@ -436,11 +383,10 @@ impl Port for UdpPort {
 
     fn adopt(&mut self, sockets: AddressSockets) -> Result<(), OpenError> {
         let (addr, options) = (sockets.addr, &self.options);
-        let groups = self.sockets.add_address(addr, |_| UdpSocket::of_address(sockets, options))?;
+        let groups = self.sockets.add_address(addr, || UdpSocket::of_address(sockets, options))?;
         for group in groups {
             // MCAST-013
-            let step = "joining a multicast group again";
-            self.join(group).map_err(OpenError::system(addr, step))?;
+            self.counters.groups_lost += u64::from(self.join(group).is_err());
         }
         Ok(())
     }

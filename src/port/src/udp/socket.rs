@@ -143,10 +143,10 @@ impl AsFd for UdpSocket {
     }
 }
 
-/// How a run is sent, by a port with these sockets.
+/// How a run is sent, by a port with these sockets; its flow label too, or 0 in its place.
 pub(super) fn message<'a>(
     run: &Run<'a>,
-    interface: u32,
+    labels: bool,
     sockets: &SocketSet<UdpSocket>,
 ) -> Message<'a> {
     let flow = run.flow;
@@ -155,12 +155,14 @@ pub(super) fn message<'a>(
     } else {
         None
     };
+    let interface = sockets.interface().index;
     let to = loop_back_to.unwrap_or_else(|| open::socket_addr(flow.dst, ROCE_PORT, interface));
+    let label = if labels { flow.flow_label & MAX_FLOW_LABEL } else { 0 };
     Message {
         parts: [run.bytes, &[]],
         to: match to {
             SocketAddr::V6(mut to) => {
-                to.set_flowinfo(flow.flow_label & 0xf_ffff);
+                to.set_flowinfo(label);
                 to.into()
             }
             to => to,
@@ -171,6 +173,14 @@ pub(super) fn message<'a>(
         hop_limit: (flow.hop_limit != HOP_LIMIT && flow.hop_limit != 0).then_some(flow.hop_limit),
     }
 }
+
+/// Whether a run is to have a flow label, as only IPv6 has.
+pub(super) fn has_label(run: &Run<'_>) -> bool {
+    run.flow.dst.is_ipv6() && run.flow.flow_label & MAX_FLOW_LABEL != 0
+}
+
+/// The bits of the flow label.
+const MAX_FLOW_LABEL: u32 = 0xf_ffff;
 
 /// The socket of an address, out of those that were given for it.
 fn the_only(addr: IpAddr, fds: Vec<OwnedFd>) -> io::Result<Socket> {
@@ -218,11 +228,10 @@ pub(super) fn set_send_options(
 ) -> io::Result<()> {
     use libc::{IPPROTO_IP, IPPROTO_IPV6};
     let set = |level, name, value| option::set(socket.as_fd(), level, name, value);
+    open::obey_the_link_mtu(socket, addr)?;
     if addr.is_ipv4() {
-        set(IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO)?;
         set(IPPROTO_IP, libc::IP_TTL, HOP_LIMIT.into())?;
     } else {
-        set(IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DO)?;
         set(IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS, HOP_LIMIT.into())?;
         // The flow's label, not one of the kernel's own.
         set(IPPROTO_IPV6, IPV6_AUTOFLOWLABEL, 0)?;

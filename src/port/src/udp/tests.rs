@@ -304,9 +304,82 @@ fn a_port_without_addresses_sends_nothing_and_receives_nothing() {
 
 #[test]
 fn an_interface_that_is_none_is_refused_with_those_there_are() {
-    let opened = UdpPort::open_interface("eth-none", &UdpOptions::default());
-    let error = opened.err().expect("no such interface").to_string();
+    let error = crate::check_interface("eth-none").expect_err("no such interface").to_string();
     assert!(error.contains("eth-none is no network interface") && error.contains("lo"), "{error}");
+    crate::check_interface("lo").unwrap();
+}
+
+#[test]
+fn a_port_begins_on_an_interface_that_is_yet_to_come() {
+    let mut port = UdpPort::open_interface("eth-none", &UdpOptions::default()).unwrap();
+    assert_eq!(port.caps().interface.as_deref(), Some("eth-none"));
+    port.add_address(fresh_addr()).unwrap();
+    assert_eq!(port.caps().interface.as_deref(), Some("lo"));
+    round_trip(&mut port, &mut open(fresh_addr()));
+}
+
+#[test]
+fn an_address_that_has_gone_since_its_socket_was_opened_can_be_adopted() {
+    let Some(cable) = Cable::new(1500) else { return };
+    let (addr, options) = (Cable::V4[0], UdpOptions::default());
+    let (mut port, mut group) = cable.a.run(move || {
+        let port = UdpPort::open_interface("wire", &UdpOptions::default()).unwrap();
+        (port, UdpGroup::open(addr, None, &options, SlotCount::ONE).unwrap())
+    });
+    cable.a.ip("addr del 10.47.91.1/24 dev wire");
+    let given = group.give(SlotId::BROKER).unwrap();
+    let port = cable.a.run(move || {
+        port.adopt(given).unwrap();
+        port.remove_address(addr);
+        port
+    });
+    assert_eq!(port.caps().interface.as_deref(), Some("wire"));
+}
+
+#[test]
+fn a_path_mtu_that_icmp_tells_keeps_nothing_from_being_sent() {
+    let Some(cable) = Cable::new(9000) else { return };
+    // As after a message of ICMP, forged or not.
+    cable.a.ip("route add 10.47.91.2/32 dev wire mtu 552");
+    cable.a.ip("-6 route add fd47:91::2/128 dev wire mtu 1280");
+    for addrs in [Cable::V4, Cable::V6] {
+        let (mut a, mut b) =
+            (cable.a.run(move || open(addrs[0])), cable.b.run(move || open(addrs[1])));
+        let mut out = batch(&a.caps());
+        push_write(&mut out, &flow(&a.caps(), addrs[1]), 0, 40, 4096);
+        let arrived = carry(&mut a, &mut out, &mut b, 40);
+        assert!(arrived.iter().all(|datagram| datagram.verdict == Verdict::Exact));
+        assert_eq!(a.caps().segmentation, Segmentation::On);
+    }
+}
+
+#[test]
+fn where_another_program_has_flow_labels_for_itself_packets_go_without() {
+    let Some(cable) = Cable::new(1500) else { return };
+    let [src, dst] = Cable::V6;
+    let (mut a, mut b) = (cable.a.run(move || open(src)), cable.b.run(move || open(dst)));
+    let flow = Flow { flow_label: 0xabcde, ..flow(&a.caps(), dst) };
+    let mut labels = |labelled: bool| {
+        let mut out = batch(&a.caps());
+        push_write(&mut out, &flow, 0, 20, 1024);
+        let arrived = carry(&mut a, &mut out, &mut b, 20);
+        let label = if labelled { flow.flow_label } else { 0 };
+        for datagram in arrived {
+            assert_eq!(datagram.outer.flow, Flow { flow_label: label, ..flow });
+            assert_eq!(datagram.verdict, Verdict::Exact);
+        }
+        (a.counters().flow_labels_refused, a.caps().segmentation)
+    };
+    assert_eq!(labels(true), (0, Segmentation::On));
+    let other = cable.a.run(move || {
+        let other = std::net::UdpSocket::bind((src, 0)).unwrap();
+        let IpAddr::V6(dst) = dst else { unreachable!("it is of IPv6") };
+        option::lease_flow_label(other.as_fd(), dst, 0x12345).unwrap();
+        other
+    });
+    assert_eq!(labels(false), (1, Segmentation::On));
+    drop(other);
+    assert_eq!(labels(false), (1, Segmentation::On), "the packets of a flow stay alike");
 }
 
 /// Fills the queues between two ports: what `from` sends stays in its send buffer, as `to`'s device

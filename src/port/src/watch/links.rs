@@ -73,9 +73,22 @@ impl Links {
         RouteSocket::open(&[])?.dump()
     }
 
-    /// The link that has an address.
+    /// The link that has an address; of several, one that leads out of this machine.
     pub fn with_address(&self, addr: IpAddr) -> Option<&Link> {
-        self.by_index.values().find(|link| link.has(addr))
+        let with_it = || self.by_index.values().filter(|link| link.has(addr));
+        with_it().find(|link| !link.loopback).or_else(|| with_it().next())
+    }
+
+    /// The largest IP packet that can go from these addresses of a link, in bytes. What a loopback
+    /// link has beside the loopback network's own addresses is reached over the other links,
+    /// whichever leads to a peer.
+    pub fn mtu_from(&self, link: &Link, mut addrs: impl Iterator<Item = IpAddr>) -> u32 {
+        if !link.loopback || addrs.all(|addr| addr.is_loopback()) {
+            return link.mtu;
+        }
+        // What has no address carries no IP packets: a link of a CAN bus, or below a bond.
+        let carries = |other: &&Link| other.up && !other.loopback && !other.addrs.is_empty();
+        self.all().filter(carries).map(|other| other.mtu).min().unwrap_or(link.mtu)
     }
 
     /// Takes in what the kernel says. Returns whether that changed anything.
@@ -235,5 +248,38 @@ mod tests {
         assert_eq!(name([127, 3, 2, 1]), Some("lo"));
         assert_eq!(name([10, 0, 0, 1]), Some("eth0"));
         assert_eq!(name([10, 0, 0, 2]), None);
+    }
+
+    #[test]
+    fn an_address_of_the_machine_on_the_loopback_link_is_reached_over_the_others() {
+        let mut links = Links::default();
+        let mtu = |mtu| Message::Link {
+            index: 1,
+            flags: UP | LinkFlags::Loopback,
+            name: Some("lo".into()),
+            mtu: Some(mtu),
+            mac: None,
+        };
+        links.apply(mtu(65536));
+        let (own, service) = ([127, 0, 0, 1].into(), IpAddr::from([10, 0, 0, 9]));
+        let has = |links: &mut Links, link, addr, prefix| {
+            links.apply(Message::Address { link, addr, prefix, state: AddressState::Usable });
+        };
+        has(&mut links, 1, own, 8);
+        has(&mut links, 1, service, 32);
+        let mtu_from = |links: &Links, addr| {
+            links.mtu_from(links.with_address(addr).unwrap(), [own, addr].into_iter())
+        };
+        assert_eq!(mtu_from(&links, service), 65536, "there is no other link");
+        links.apply(link(2, "eth0", UP));
+        assert_eq!(mtu_from(&links, service), 65536, "nothing goes over that one");
+        has(&mut links, 2, [10, 0, 0, 1].into(), 24);
+        assert_eq!(mtu_from(&links, service), 1500);
+        assert_eq!(mtu_from(&links, own), 65536);
+        links.apply(link(2, "eth0", LinkFlags::Up));
+        assert_eq!(mtu_from(&links, service), 65536, "it leads nowhere now");
+
+        has(&mut links, 2, service, 24);
+        assert_eq!(links.with_address(service).unwrap().name, "eth0", "where it is sent to");
     }
 }

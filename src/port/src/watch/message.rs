@@ -5,8 +5,9 @@
 //! read: those of links are many, and each kernel has new ones.
 
 use netlink_packet_core::{
-    ErrorBuffer, NLM_F_DUMP, NLM_F_REQUEST, NLMSG_ALIGNTO, NLMSG_DONE, NLMSG_ERROR, NLMSG_OVERRUN,
-    NetlinkBuffer, NetlinkMessage, NlasIterator, Parseable, ParseableParametrized,
+    ErrorBuffer, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NLMSG_ALIGNTO, NLMSG_DONE,
+    NLMSG_ERROR, NLMSG_OVERRUN, NetlinkBuffer, NetlinkMessage, NlasIterator, Parseable,
+    ParseableParametrized,
 };
 use netlink_packet_route::address::{
     AddressAttribute, AddressFlags, AddressHeader, AddressMessage, AddressMessageBuffer,
@@ -78,6 +79,12 @@ impl Request {
         message.serialize(&mut bytes);
         bytes
     }
+}
+
+/// Whether the message at the front of a datagram is part of an answer in which something may be
+/// missing, because it changed while the kernel went through it.
+pub(super) fn is_interrupted(datagram: &[u8]) -> bool {
+    NetlinkBuffer::new_checked(datagram).is_ok_and(|message| message.flags() & NLM_F_DUMP_INTR != 0)
 }
 
 /// Takes the first message off the front of a datagram; `None` when nothing is left that could be

@@ -38,6 +38,12 @@ enum Source {
     Polling { reason: io::Error, next: Instant },
 }
 
+impl Source {
+    fn polling(reason: io::Error, now: Instant) -> Source {
+        Source::Polling { reason, next: now + POLL_INTERVAL }
+    }
+}
+
 impl Watch {
     /// Begins to watch, one way or the other, and learns what there is at the moment.
     pub fn open(now: Instant) -> Watch {
@@ -49,8 +55,18 @@ impl Watch {
     }
 
     fn polling(reason: io::Error, now: Instant) -> Watch {
-        let source = Source::Polling { reason, next: now + POLL_INTERVAL };
-        Watch { source, links: Links::now().unwrap_or_default() }
+        let mut watch = Watch { source: Source::polling(reason, now), links: Links::default() };
+        watch.take(Links::now());
+        watch
+    }
+
+    /// Takes in all that there is. Returns whether it is anything else than what is known; that
+    /// stays where there is no answer.
+    fn take(&mut self, links: io::Result<Links>) -> bool {
+        let Ok(links) = links else { return false };
+        let changed = links != self.links;
+        self.links = links;
+        changed
     }
 
     /// Why the kernel is only asked once a second, if it is.
@@ -94,16 +110,13 @@ impl Watch {
                     return false;
                 }
                 *next = now + POLL_INTERVAL;
-                let Ok(links) = Links::now() else { return false };
-                let changed = links != self.links;
-                self.links = links;
-                changed
+                self.take(Links::now())
             }
             Source::Notified(socket) => match socket.next_change(&mut self.links) {
                 Ok(changed) => changed,
                 Err(reason) => {
-                    *self = Watch::polling(reason, now);
-                    true
+                    self.source = Source::polling(reason, now);
+                    self.take(Links::now())
                 }
             },
         }

@@ -114,3 +114,14 @@ fn without_notifications_the_kernel_is_asked_every_second() {
     assert_eq!((wire.mtu, wire.up), (1500, false));
     assert!(wire.has([10, 1, 2, 3].into()));
 }
+
+#[test]
+fn known_links_stay_where_the_kernel_does_not_answer() {
+    let mut watch = Watch::open(Instant::now());
+    let known = watch.links().clone();
+    assert!(known.named("lo").is_some());
+    assert!(!watch.take(Err(io::ErrorKind::TimedOut.into())));
+    assert_eq!(*watch.links(), known);
+    assert!(!watch.take(Ok(known.clone())), "the same again is no change");
+    assert!(watch.take(Ok(Links::default())));
+}

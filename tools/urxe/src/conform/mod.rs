@@ -135,7 +135,8 @@ fn open(arguments: &Arguments, local: IpAddr) -> Result<(Box<dyn Link>, &'static
     use arguments::Backend;
     let failed = |error: OpenError| Error::Failed(error.to_string());
     let raw = || {
-        let port = RawPort::open(local, &RawOptions::default())?;
+        let options = RawOptions { forge: true, ..RawOptions::default() };
+        let port = RawPort::open(local, &options)?;
         Ok::<_, OpenError>(Box::new(PortLink::new(port, local)))
     };
     let udp = || {

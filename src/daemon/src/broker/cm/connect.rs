@@ -9,7 +9,7 @@ use std::time::Instant;
 use urxe_cm::{Accept, CommandError, Connect, ConnectError, Path, Qp, Resolve, SidrAnswer};
 use urxe_shm::control::{CmConnParam, CmPath, CmRoute, ControlError};
 use urxe_slot::refusal::refuse;
-use urxe_types::{Access, Gid, Pkey, Psn, Qkey, QpAttr, QpState, QpType, Qpn};
+use urxe_types::{Access, Gid, Pkey, Psn, Qkey, QpAttr, QpState, QpType, Qpn, TimeCode};
 use urxe_wire::mad::SidrStatus;
 
 /// The Q_Key of port spaces of datagrams: `RDMA_UDP_QKEY`.
@@ -43,7 +43,8 @@ impl Cm {
             path_mtu: mtu,
             qp,
             retry_count: param.retry_count,
-            ack_timeout: id.ack_timeout,
+            // As in the kernel 0 is for our own QP alone: a peer would wait for ever.
+            ack_timeout: id.ack_timeout.filter(|timeout| timeout.code() != 0),
             private_data,
         };
         let conn = match id.qp_type {
@@ -178,12 +179,14 @@ impl Cm {
                     refuse(Errno::ADDRNOTAVAIL, "the device has lost the address of this id")
                 })?;
                 let attr = device.cm.qp_attr(conn, state, at as u8);
-                attr.ok_or_else(|| {
+                let attr = attr.ok_or_else(|| {
                     let handle = id.handle;
                     let sentence =
                         format!("id {handle}: is not so far that its QP could be {state:?}");
                     refuse(Errno::INVAL, sentence)
-                })
+                })?;
+                let own = id.ack_timeout.map(TimeCode::code);
+                Ok(QpAttr { timeout: attr.timeout.and(own).or(attr.timeout), ..attr })
             }
             // Before there is a connection no peer has access.
             (Some(_), _, _, QpState::Init) => {

@@ -80,10 +80,11 @@ pub(super) fn why_not_served(addr: SocketAddr) -> Errno {
 ///
 /// What is ours is reached through its own device. Of everything else the system knows the way; if
 /// its way goes over none of our devices, as between addresses of the loopback network, the first
-/// with an address of the family takes it.
+/// with an address from which there is one takes it.
 ///
 /// # Errors
-/// If there is none, or the system knows no way.
+/// If there is none, or the system knows no way; or it is another address of this machine, and no
+/// daemon serves it.
 pub(super) fn way_to(
     devices: &[RdmaDevice],
     src: Option<SocketAddr>,
@@ -97,23 +98,37 @@ pub(super) fn way_to(
         return Ok(dst.ip());
     }
     let source = source_of_system(wildcard_for(dst), dst)?;
+    // CM-030: one of the loopback network may mean the program itself.
+    if source == dst.ip() && !source.is_loopback() && !is_served_elsewhere(source) {
+        return Err(Errno::NODEV);
+    }
     let gids =
         devices.iter().flat_map(|device| device.nic.device().gids().iter().flatten().copied());
-    choose(source, gids.collect(), dst).ok_or(Errno::NODEV)
+    // To a group a device sends over its own interface, wherever the system would.
+    let leads =
+        |ip| dst.ip().is_multicast() || source_of_system(SocketAddr::new(ip, 0), dst).is_ok();
+    choose(source, gids.collect(), dst, leads).ok_or(Errno::NODEV)
 }
 
-/// The address that the system would take, or the first that could stand for it; for one of the
-/// loopback network, first of all another one of it. A link-local one cannot, nor can anything for
-/// it: it leads nowhere but along its own link.
-fn choose(source: IpAddr, ours: Vec<IpAddr>, dst: SocketAddr) -> Option<IpAddr> {
+/// The address that the system would take, or the first that could stand for it and from which
+/// there is a way; for one of the loopback network, first of all another one of it. A link-local
+/// one cannot, nor can anything for it: it leads nowhere but along its own link.
+fn choose(
+    source: IpAddr,
+    ours: Vec<IpAddr>,
+    dst: SocketAddr,
+    leads: impl Fn(IpAddr) -> bool,
+) -> Option<IpAddr> {
     if ours.contains(&source) {
         return Some(source);
     }
     let is_local = |ip: IpAddr| matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
     let fits = |ip: &IpAddr| ip.is_ipv4() == dst.is_ipv4() && !is_local(*ip);
-    let mut fitting = ours.into_iter().filter(|_| !is_local(dst.ip())).filter(fits).peekable();
-    let first = fitting.peek().copied();
-    fitting.find(|ip| ip.is_loopback() && dst.ip().is_loopback()).or(first)
+    let mut fitting: Vec<_> =
+        ours.into_iter().filter(|_| !is_local(dst.ip())).filter(fits).collect();
+    // A stable sort: those of a kind stay in their order.
+    fitting.sort_by_key(|ip| !(ip.is_loopback() && dst.ip().is_loopback()));
+    fitting.into_iter().find(|ip| leads(*ip))
 }
 
 /// The wildcard of an address's family, and no port.
@@ -178,7 +193,9 @@ mod tests {
         let ours = ours.map(|ip| ip.parse().unwrap());
         let chosen = |source: &str, dst: &str| {
             let dst = SocketAddr::new(dst.parse().unwrap(), 7174);
-            choose(source.parse().unwrap(), ours.to_vec(), dst).map(|ip| ip.to_string())
+            // As the system has it: the loopback network leads nowhere else.
+            let leads = |ip: IpAddr| dst.ip().is_loopback() || !ip.is_loopback();
+            choose(source.parse().unwrap(), ours.to_vec(), dst, leads).map(|ip| ip.to_string())
         };
         assert_eq!(chosen("10.0.0.2", "10.0.0.9").as_deref(), Some("10.0.0.2"));
         assert_eq!(chosen("127.0.0.1", "127.0.0.9").as_deref(), Some("127.0.0.2"));
@@ -186,6 +203,9 @@ mod tests {
         assert_eq!(chosen("fd00::9", "fd00::2").as_deref(), Some("fd00::1"));
         assert_eq!(chosen("fe80::1", "fe80::2").as_deref(), Some("fe80::1"));
         assert_eq!(chosen("fe80::9", "fe80::2"), None);
+        let dst = SocketAddr::new([10, 0, 0, 9].into(), 7174);
+        let loopback = [127, 0, 0, 2].into();
+        assert_eq!(choose([10, 0, 0, 7].into(), vec![loopback], dst, |_| false), None);
     }
 
     #[test]
