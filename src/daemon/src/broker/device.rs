@@ -334,9 +334,12 @@ impl RdmaDevice {
         let active = link.is_some_and(|link| link.up) && has_what_it_is_for;
         let index = link.map(|link| link.index);
         let interface = link.map(|link| link.name.clone()).or(self.link.interface.take());
-        let was_active = std::mem::replace(&mut self.link, LinkState { active, interface, index });
+        // The kernel answers under a lock that other users can hold: not each time a program asks.
+        let speed_mbps = interface.as_deref().and_then(speed_mbps_of);
+        let state = LinkState { active, interface, index, speed_mbps };
+        let before = std::mem::replace(&mut self.link, state);
         // ADDR-015: only a change is told.
-        match (was_active.active, active) {
+        match (before.active, active) {
             (true, false) => {
                 self.counters.port_errors += 1;
                 Some(PortEvent::Error)
@@ -430,6 +433,12 @@ fn cm_config(guid: [u8; 8], seed: u64, mtu: PathMtu) -> urxe_cm::Config {
         max_rd_atomic: MAX_RD_ATOMIC,
         timing: Timing::default(),
     }
+}
+
+/// The speed of an interface, where the kernel knows it.
+fn speed_mbps_of(interface: &str) -> Option<u32> {
+    let speed = std::fs::read_to_string(format!("/sys/class/net/{interface}/speed")).ok()?;
+    speed.trim().parse().ok()
 }
 
 /// An EUI-64 made of an address, marked as given locally: peers and libraries tell devices apart

@@ -132,14 +132,8 @@ pub struct LinkState {
     pub interface: Option<String>,
     /// Its number.
     pub index: Option<u32>,
-}
-
-impl LinkState {
-    /// The speed of the interface in Mbit/s, where the kernel knows it.
-    pub fn speed_mbps(&self) -> Option<u32> {
-        let path = format!("/sys/class/net/{}/speed", self.interface.as_deref()?);
-        std::fs::read_to_string(path).ok()?.trim().parse().ok()
-    }
+    /// Its speed in Mbit/s when it last changed, where the kernel knows it.
+    pub speed_mbps: Option<u32>,
 }
 
 /// Whose objects may be seen: those of one user, or all.

@@ -171,7 +171,7 @@ pub(super) fn query_port(
         pkey_tbl_len: 1,
         max_msg_sz: MAX_MESSAGE as u32,
         interface: device.link.interface.clone(),
-        speed_mbps: device.link.speed_mbps(),
+        speed_mbps: device.link.speed_mbps,
     };
     Ok(Reply::Port(attr).into())
 }

@@ -214,7 +214,7 @@ impl Cm {
                 sgid: Gid::from(path.local),
                 pkey: Pkey::DEFAULT.0,
                 mtu: devices[device].mtu,
-                speed_mbps: devices[device].link.speed_mbps(),
+                speed_mbps: devices[device].link.speed_mbps,
                 traffic_class: path.traffic_class,
                 hop_limit: path.hop_limit,
                 flow_label: path.flow_label,

@@ -45,7 +45,6 @@ pub(super) struct DeviceView<'a> {
     pub(super) name: &'a str,
     pub(super) guid: [u8; 8],
     pub(super) link: &'a LinkState,
-    pub(super) speed_mbps: Option<u32>,
     /// Its whole GID table, with the holes.
     pub(super) gids: &'a [Option<IpAddr>],
 }
@@ -99,7 +98,7 @@ fn of_port(device: DeviceView<'_>, port: &str, files: &mut Files) {
     put(files, format!("{port}/state"), state);
     put(files, format!("{port}/phys_state"), phys_state);
     put(files, format!("{port}/link_layer"), "Ethernet");
-    put(files, format!("{port}/rate"), LinkRate::of_ethernet(device.speed_mbps));
+    put(files, format!("{port}/rate"), LinkRate::of_ethernet(device.link.speed_mbps));
     put(files, format!("{port}/cap_mask"), CAP_MASK);
     // What a subnet manager gives an InfiniBand port.
     put(files, format!("{port}/lid"), "0x0");
@@ -138,12 +137,12 @@ mod tests {
 
     fn view<'a>(link: &'a LinkState, gids: &'a [Option<IpAddr>]) -> DeviceView<'a> {
         let guid = [0x02, 0x50, 0x56, 0xff, 0xfe, 0, 0, 1];
-        DeviceView { index: 2, name: "urxe2", guid, link, speed_mbps: Some(10_000), gids }
+        DeviceView { index: 2, name: "urxe2", guid, link, gids }
     }
 
     fn of_eth0(active: bool) -> Files {
         let interface = Some("eth0".into());
-        let link = LinkState { active, interface, ..LinkState::default() };
+        let link = LinkState { active, interface, index: Some(2), speed_mbps: Some(10_000) };
         let gids = [Some("10.0.0.1".parse().unwrap()), None, Some("fe80::1".parse().unwrap())];
         of_device(view(&link, &gids))
     }

@@ -104,7 +104,6 @@ fn view<'a>(index: usize, device: &'a RdmaDevice, gids: &'a [Option<IpAddr>]) ->
         name: &device.name,
         guid: device.guid,
         link: &device.link,
-        speed_mbps: device.link.speed_mbps(),
         gids,
     }
 }
