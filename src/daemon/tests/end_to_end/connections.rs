@@ -159,8 +159,8 @@ fn an_ack_timeout_that_a_program_chooses_is_its_own_qps_and_0_is_told_to_nobody(
         active.expect(7, CmEventKind::ConnectResponse);
         assert_eq!([timeout(&mut active, id), their_timeout], expected);
         active.destroy(id, 3);
-        passive.next();
-        passive.destroy(new, 2);
+        passive.expect(2, CmEventKind::Rejected);
+        passive.destroy(new, 1);
     }
 }
 
