@@ -167,7 +167,7 @@ fn a_signal_ends_the_run_and_leaves_nothing_behind() {
 }
 
 #[test]
-fn who_reads_no_further_is_no_failure() {
+fn a_reader_that_reads_no_further_is_no_failure() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_urxe-apps"));
     command.args(["smc", "--nodes", "2", "--messages", "10"]).stderr(Stdio::piped());
     let mut child = command.stdout(Stdio::piped()).spawn().unwrap();

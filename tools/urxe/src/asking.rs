@@ -8,7 +8,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 /// How long a daemon that runs takes for an answer, at the very most.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
+pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What is said of one that takes longer, to follow its name.
 pub(crate) const SAYS_NOTHING: &str = "has taken the connection and says nothing: it is stopped, or \
@@ -58,6 +58,6 @@ mod tests {
         let asked = asked.within(Duration::from_millis(1)).expect_err("there is none yet");
         answer.send(7).unwrap();
         assert_eq!(asked.answer(), 7);
-        assert!(matches!(Asked::begin(|| 8).within(PATIENCE), Ok(8)));
+        assert!(matches!(Asked::begin(|| 8).within(ANSWER_TIMEOUT), Ok(8)));
     }
 }

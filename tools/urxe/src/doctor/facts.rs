@@ -1,7 +1,7 @@
 //! What there is on this machine, as far as verbs programs need it. Nothing is judged here.
 
 use super::trial;
-use crate::asking::{Asked, PATIENCE, SAYS_NOTHING};
+use crate::asking::{ANSWER_TIMEOUT, Asked, SAYS_NOTHING};
 use crate::roce_port::{self, PortState};
 use crate::run::{MissingLibrary, choose_address, find_library, free_loopback};
 use rustix::thread::{SecureComputingMode, secure_computing_mode};
@@ -141,7 +141,7 @@ impl Daemon {
     /// The daemon at a socket, if one takes connections there.
     fn at(socket: &Path) -> Option<Daemon> {
         let place = socket.to_owned();
-        let asked = Asked::begin(move || Daemon::ask(&place)).within(PATIENCE);
+        let asked = Asked::begin(move || Daemon::ask(&place)).within(ANSWER_TIMEOUT);
         asked.unwrap_or_else(|_| Some(Daemon::that_refuses(socket, format!("it {SAYS_NOTHING}"))))
     }
 

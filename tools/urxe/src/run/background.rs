@@ -1,7 +1,7 @@
 //! The daemon that a program will use: one that runs, or one that is started for it.
 
 use super::{absolute, address, library};
-use crate::asking::{Asked, PATIENCE, SAYS_NOTHING};
+use crate::asking::{ANSWER_TIMEOUT, Asked, SAYS_NOTHING};
 use crate::daemon::{last_words, ourselves};
 use crate::output;
 use crate::roce_port::{self, Owner, PortState};
@@ -81,7 +81,7 @@ impl Daemon {
     fn at(socket: &Path) -> Result<Option<Daemon>, NoDaemon> {
         let socket = absolute(socket);
         let place = socket.clone();
-        let asked = Asked::begin(move || ask(&place)).within(PATIENCE);
+        let asked = Asked::begin(move || ask(&place)).within(ANSWER_TIMEOUT);
         let answer = asked.unwrap_or_else(|asked| {
             let socket = socket.display();
             output::note(format_args!("urxe run: the daemon at {socket} {SAYS_NOTHING}; waiting"));

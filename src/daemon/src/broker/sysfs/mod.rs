@@ -99,13 +99,7 @@ impl Sysfs {
 }
 
 fn view<'a>(index: usize, device: &'a RdmaDevice, gids: &'a [Option<IpAddr>]) -> DeviceView<'a> {
-    DeviceView {
-        index,
-        name: &device.name,
-        guid: device.guid,
-        link: &device.link,
-        gids,
-    }
+    DeviceView { index, name: &device.name, guid: device.guid, link: &device.link, gids }
 }
 
 /// The mode of a directory that is open to those who may write to the socket, and so connect.
