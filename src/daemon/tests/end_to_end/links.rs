@@ -679,9 +679,14 @@ fn an_address_whose_port_another_daemon_lets_go_of_is_taken() {
 
 #[test]
 fn interfaces_with_one_hardware_address_are_devices_with_two_guids() {
-    let Some([mut host, _peer]) = cable() else { return };
-    host.ip("link add link wire name vlan type vlan id 7");
-    host.serve(&["--interface", "wire", "--interface", "vlan"]);
+    let Some(hosts) = cable() else { return };
+    add_cable(&hosts, "other");
+    let [mut host, _peer] = hosts;
+    // As those of a VLAN and of what it is on do.
+    for link in ["wire", "other"] {
+        host.ip(&format!("link set {link} address 02:47:91:00:00:01"));
+    }
+    host.serve(&["--interface", "wire", "--interface", "other"]);
     let class = sysfs_directory(&host.socket).join("class/infiniband");
     let guid = |device| std::fs::read_to_string(class.join(device).join("node_guid")).unwrap();
     assert_ne!(guid("urxe0"), guid("urxe1"));
