@@ -123,9 +123,8 @@ impl Advice {
         let list = attr(control::SGE_LIST)?;
         let count = usize::from(list.len) / size_of::<Sge>();
         if count == 0 || !usize::from(list.len).is_multiple_of(size_of::<Sge>()) {
-            let expected = "1 or more, of 16 bytes each";
-            let value = format_args!("of {} bytes", list.len);
-            return Err(Refused::invalid("sg_list", value, expected));
+            let value = format!("of {} bytes", list.len);
+            return Err(Refused::invalid("sg_list", value, "1 or more, of 16 bytes each"));
         }
         let mut pieces = vec![Sge::new_zeroed(); count];
         memory::read(list.data, pieces.as_mut_bytes())?;
