@@ -39,6 +39,29 @@ macro_rules! kernel_structs {
 }
 pub(crate) use kernel_structs;
 
+/// Defines a module of numbers of the kernel, with its names, so that a test can ask the C
+/// compiler. What has no type is a `u16`.
+macro_rules! kernel_numbers {
+    (@type) => { u16 };
+    (@type $type:ty) => { $type };
+    (
+        $(#[$doc:meta])*
+        $module:ident { $($name:ident $(: $type:ty)? = $theirs:ident $value:literal,)* }
+    ) => {
+        $(#[$doc])*
+        pub(crate) mod $module {
+            $(
+                pub(crate) const $name: $crate::kernel::kernel_numbers!(@type $($type)?) = $value;
+            )*
+
+            /// Their names in C, and their values.
+            #[cfg(test)]
+            pub(crate) const ALL: &[(&str, usize)] = &[$((stringify!($theirs), $value),)*];
+        }
+    };
+}
+pub(crate) use kernel_numbers;
+
 /// A structure's name and size, and its fields' names and offsets.
 #[cfg(test)]
 pub(crate) type Layout = (&'static str, usize, &'static [(&'static str, usize)]);

@@ -1,5 +1,6 @@
 //! Messages of `NETLINK_RDMA`: requests are taken apart, answers are put together.
 
+use crate::kernel::kernel_numbers;
 use netlink_packet_core::{
     DefaultNla, Emitable, NLA_F_NESTED, NLM_F_ACK, NLM_F_DUMP, NLM_F_MULTIPART, NLM_F_REQUEST,
     NetlinkBuffer, NetlinkHeader, NlasIterator,
@@ -28,21 +29,7 @@ const NLDEV: u16 = 5;
 /// `RDMA_DRIVER_RXE`, by which libibverbs takes librxe for its provider.
 pub(super) const RXE: u32 = 14;
 
-/// Defines numbers of the kernel, with its names, so that a test can ask the C compiler.
-macro_rules! numbers {
-    ($(#[$doc:meta])* $module:ident { $($name:ident = $theirs:ident $value:literal,)* }) => {
-        $(#[$doc])*
-        pub(super) mod $module {
-            $(pub(crate) const $name: u16 = $value;)*
-
-            /// Their names in C, and their values.
-            #[cfg(test)]
-            pub(crate) const ALL: &[(&str, usize)] = &[$((stringify!($theirs), $value),)*];
-        }
-    };
-}
-
-numbers! {
+kernel_numbers! {
     /// What is asked.
     command {
         DEV_GET = RDMA_NLDEV_CMD_GET 1,
@@ -60,7 +47,7 @@ numbers! {
     }
 }
 
-numbers! {
+kernel_numbers! {
     /// What an attribute is.
     attr {
         DEV_INDEX = RDMA_NLDEV_ATTR_DEV_INDEX 1,

@@ -91,8 +91,12 @@ impl Advice {
         const MOST: usize = 16;
         let count = usize::from(header.num_attrs);
         let len = size_of::<IoctlHeader>() + count * size_of::<IoctlAttr>();
-        if usize::from(header.length) != len || count > MOST {
-            return Err(Errno::INVAL.into());
+        if usize::from(header.length) != len {
+            let expected = "24 bytes, and 16 for each attribute";
+            return Err(Refused::invalid("length", header.length, expected));
+        }
+        if count > MOST {
+            return Err(Refused::invalid("num_attrs", count, "at most 16"));
         }
         let mut attrs = [IoctlAttr::default(); MOST];
         let place = address.wrapping_add(size_of::<IoctlHeader>() as u64);
@@ -105,7 +109,10 @@ impl Advice {
             let reason = format!("attr_id {}: expected one that ADVISE_MR has", unknown.attr_id);
             return Err(Refused::new(Errno::PROTONOSUPPORT, reason));
         }
-        let attr = |id| attrs.iter().find(|attr| attr.attr_id == id).ok_or(Errno::INVAL);
+        let attr = |id| {
+            let found = attrs.iter().find(|attr| attr.attr_id == id);
+            found.ok_or_else(|| Refused::invalid("attr_id", id, "to be among the attributes"))
+        };
         let pd = PdHandle(attr(control::PD_HANDLE)?.data as u32);
         let kind = attr(control::ADVICE)?.data;
         if kind > control::PREFETCH_NO_FAULT {

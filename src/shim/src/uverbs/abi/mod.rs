@@ -122,7 +122,7 @@ mod tests {
                 "ib_user_ioctl_verbs.h",
             ],
             layouts.into_iter().flatten(),
-            numbers.chain(same).chain(control::NUMBERS.iter().copied()),
+            numbers.chain(same).chain(control::ALL.iter().copied()),
         );
     }
 }
