@@ -40,14 +40,14 @@ pub(crate) struct Opened {
     pub(crate) summary: DeviceSummary,
 }
 
-/// Opens the port of a device, and its sockets, after those of other devices.
-/// [`Opened::begin_capture`] follows.
+/// Opens the port of a device, and its sockets. [`Opened::told_apart_from`] and
+/// [`Opened::begin_capture`] follow.
 pub(crate) fn open_port(
     config: &Config,
     slots: SlotPlan,
     name: String,
     source: AddressSource,
-    (links, before): (&Links, &[Opened]),
+    links: &Links,
 ) -> Result<Opened, StartError> {
     let near = source.link(links).map(|link| link.name.clone());
     let plan = PortPlan {
@@ -89,14 +89,20 @@ pub(crate) fn open_port(
     let link_mtu =
         source.link(links).map_or(link_mtu, |link| links.mtu_from(link, addrs.iter().copied()));
     let mtu = path_mtu(link_mtu, addrs.iter().copied());
-    let taken = |guid: &[u8; 8]| before.iter().any(|other| other.identity.guid == *guid);
-    let guid = unique(guid(&source, links, addrs.first().copied()), &source, taken);
+    let guid = guid(&source, links, addrs.first().copied());
     let summary = DeviceSummary { name: name.clone(), addrs, mtu, backend, interface };
     let identity = Identity { name, guid, source, table };
     Ok(Opened { sockets, plan, identity, summary })
 }
 
 impl Opened {
+    /// The same with a GUID that none of these has.
+    pub(crate) fn told_apart_from(mut self, others: &[Opened]) -> Opened {
+        let taken = |guid: &[u8; 8]| others.iter().any(|other| other.identity.guid == *guid);
+        self.identity.guid = unique(self.identity.guid, &self.identity.source, taken);
+        self
+    }
+
     /// Makes the device's capture file, if there is to be one, in the place of one that is there:
     /// only when there is all else that the daemon needs, since that may be the capture of another
     /// one.

@@ -59,7 +59,8 @@ pub(crate) fn prepare(
     let mut ports = Vec::new();
     for (index, source) in addrs.chain(interfaces).enumerate() {
         let name = names.get(index).cloned().unwrap_or_default();
-        ports.push(open_port(&config, slots, name, source, (watch.links(), &ports))?);
+        let opened = open_port(&config, slots, name, source, watch.links())?;
+        ports.push(opened.told_apart_from(&ports));
     }
     let metrics = config.metrics.as_ref();
     let metrics = metrics.map(|address| listen_for_scrapers(address, config.mode)).transpose()?;
