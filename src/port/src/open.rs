@@ -164,12 +164,9 @@ pub(crate) fn interface_of_opened(addr: IpAddr, near: &str) -> Option<Link> {
 /// machine, else the first.
 fn with_address<'a>(links: &'a Links, addr: IpAddr, near: Option<&str>) -> Option<&'a Link> {
     // One that is tentative still is found too: to bind to it tells what is wrong.
-    let has_it = |link: &&Link| link.has(addr) || all_addresses(link).any(|own| own == addr);
-    let all = || links.all().filter(has_it);
-    all()
-        .find(|link| near == Some(link.name.as_str()))
-        .or_else(|| all().find(|link| !link.loopback))
-        .or_else(|| all().next())
+    let has_it = |link: &Link| link.has(addr) || all_addresses(link).any(|own| own == addr);
+    let near = near.and_then(|name| links.named(name)).filter(|link| has_it(link));
+    near.or_else(|| links.preferred(has_it))
 }
 
 /// Whether there is an interface of this name, which need not have any address.

@@ -75,8 +75,13 @@ impl Links {
 
     /// The link that has an address; of several, one that leads out of this machine.
     pub fn with_address(&self, addr: IpAddr) -> Option<&Link> {
-        let with_it = || self.by_index.values().filter(|link| link.has(addr));
-        with_it().find(|link| !link.loopback).or_else(|| with_it().next())
+        self.preferred(|link| link.has(addr))
+    }
+
+    /// The first link of a kind that leads out of this machine, else the first.
+    pub(crate) fn preferred(&self, is_of_kind: impl Fn(&Link) -> bool) -> Option<&Link> {
+        let all = || self.all().filter(|link| is_of_kind(link));
+        all().find(|link| !link.loopback).or_else(|| all().next())
     }
 
     /// The largest IP packet that can go from these addresses of a link, in bytes. What a loopback
