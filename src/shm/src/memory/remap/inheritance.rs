@@ -33,7 +33,8 @@ pub fn note_inheritance(addr: u64, len: u64, is_inherited: bool) {
         let part = intersection(&(addr..end), &all);
         if !part.is_empty() && remapped.process.is_this() {
             remapped.excluded.note(&part, is_inherited);
-            // What is to be inherited is when somebody forks, and copied then.
+            // The program has just let children share the view: they are to have a copy, which
+            // is made when somebody forks.
             let areas = if is_inherited { Area::all().unwrap_or_default() } else { Vec::new() };
             for area in areas.iter().filter(|area| remapped.is_seen_in(area)) {
                 exclude(&intersection(&area.range, &part));
