@@ -192,9 +192,7 @@ fn rep_of_a_connected_qp_is_stale_and_ends_the_old_connection() {
 #[test]
 fn rep_of_a_qp_in_timewait_is_taken() {
     let (mut t, old) = Script::established_active();
-    t.receive(dreq(old));
-    assert_eq!(t.sent().name(), "DREP");
-    assert!(matches!(t.event(), Event::Disconnected { .. }));
+    t.peer_disconnects(old);
     let conn = t.cm.connect(t.now, &connect()).unwrap();
     assert_eq!(t.sent().name(), "REQ");
     t.receive(Rep { local_comm_id: CommId(0x6666), ..rep(conn) });

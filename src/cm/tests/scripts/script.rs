@@ -314,6 +314,14 @@ impl Script {
         event
     }
 
+    /// The peer ends a connection, and is answered.
+    #[track_caller]
+    pub(crate) fn peer_disconnects(&mut self, conn: ConnId) {
+        self.receive(dreq(conn));
+        assert_eq!(self.sent().name(), "DREP");
+        assert!(matches!(self.event(), Event::Disconnected { .. }));
+    }
+
     /// The connection of the only event, a request.
     #[track_caller]
     pub(crate) fn requested(&mut self) -> ConnId {

@@ -95,6 +95,15 @@ fn place(daemon: &Handle) -> (&Path, IpAddr) {
     (daemon.socket(), addr_of(daemon))
 }
 
+/// A program of one daemon that listens, one of another, and where the first does.
+fn listening() -> ([Handle; 2], Caller, Caller, SocketAddr) {
+    let daemons = [start(1), start(1)];
+    let [mut passive, active] = daemons.each_ref().map(|daemon| Caller::new(daemon.socket()));
+    let to = SocketAddr::new(addr_of(&daemons[0]), 7174);
+    passive.listen(TCP, 1, to);
+    (daemons, passive, active, to)
+}
+
 #[test]
 fn two_programs_of_one_daemon_connect() {
     let daemon = start(1);
@@ -109,10 +118,7 @@ fn programs_of_two_daemons_connect() {
 
 #[test]
 fn no_end_to_end_flow_control_is_announced_whatever_the_program_asks_for() {
-    let (server, client) = (start(1), start(1));
-    let (mut passive, mut active) = (Caller::new(server.socket()), Caller::new(client.socket()));
-    let to = SocketAddr::new(addr_of(&server), 7175);
-    passive.listen(TCP, 1, to);
+    let (_daemons, mut passive, mut active, to) = listening();
     let id = active.resolve(TCP, 7, to);
     let [line, their_line] =
         [&mut active.client, &mut passive.client].map(|client| Line::new(client, "urxe0"));
@@ -130,10 +136,7 @@ fn no_end_to_end_flow_control_is_announced_whatever_the_program_asks_for() {
 
 #[test]
 fn an_ack_timeout_that_a_program_chooses_is_its_own_qps_and_0_is_told_to_nobody() {
-    let (server, client) = (start(1), start(1));
-    let (mut passive, mut active) = (Caller::new(server.socket()), Caller::new(client.socket()));
-    let to = SocketAddr::new(addr_of(&server), 7175);
-    passive.listen(TCP, 1, to);
+    let (_daemons, mut passive, mut active, to) = listening();
     // What the active side chose, the passive one, and what their QPs have then.
     for (ours, theirs, expected) in
         [(None, None, [17, 17]), (Some(0), None, [0, 17]), (Some(12), Some(9), [12, 9])]
@@ -167,10 +170,7 @@ fn an_ack_timeout_that_a_program_chooses_is_its_own_qps_and_0_is_told_to_nobody(
 /// The active side's word may be lost while its data is not.
 #[test]
 fn data_before_the_peers_word_stands_for_it() {
-    let (server, client) = (start(1), start(1));
-    let (mut passive, mut active) = (Caller::new(server.socket()), Caller::new(client.socket()));
-    let to = SocketAddr::new(addr_of(&server), 7174);
-    passive.listen(TCP, 1, to);
+    let (_daemons, mut passive, mut active, to) = listening();
     let id = active.resolve(TCP, 7, to);
     let mut line = Line::new(&mut active.client, "urxe0");
     let mut qp = line.qp(&mut active.client, QpType::Rc);

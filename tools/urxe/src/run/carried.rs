@@ -127,6 +127,7 @@ mod tests {
     use super::*;
     use std::fs::Permissions;
     use std::os::unix::fs::{PermissionsExt, symlink};
+    use urxe_shell::testing::needs_root;
 
     const LIBRARY: &[u8] = b"a library";
 
@@ -196,8 +197,7 @@ mod tests {
         fs::create_dir(&theirs).unwrap();
         symlink(&theirs, &link).unwrap();
         if std::os::unix::fs::chown(&theirs, Some(54_321), None).is_err() {
-            eprintln!("could not run: only root can give a directory away");
-            return;
+            return needs_root("only root can give a directory away");
         }
         for place in [theirs, link] {
             let refused = unpack_to(LIBRARY, vec![place]).unwrap_err();
@@ -211,8 +211,7 @@ mod tests {
         let theirs = scratch.path().join("theirs");
         fs::create_dir(&theirs).unwrap();
         if std::os::unix::fs::chown(&theirs, Some(54_321), None).is_err() {
-            eprintln!("could not run: only root can give a directory away");
-            return;
+            return needs_root("only root can give a directory away");
         }
         let refused = unpack_to(LIBRARY, vec![theirs.join("urxe/below")]).unwrap_err();
         assert!(refused[0].1.contains("belongs to user 54321"), "{refused:?}");

@@ -31,6 +31,7 @@ pub(super) fn runtime_of(program: &Path) -> Option<String> {
 mod tests {
     use super::*;
     use std::process::Command;
+    use urxe_shell::testing::could_not_run;
 
     #[test]
     fn the_runtime_of_a_sanitizer_is_found() {
@@ -44,8 +45,7 @@ mod tests {
             let built = gcc.output().is_ok_and(|output| output.status.success());
             std::fs::remove_file(source).unwrap();
             if !built {
-                eprintln!("could not run: no gcc with -fsanitize={option}");
-                return;
+                return could_not_run(&format!("no gcc with -fsanitize={option}"));
             }
             let found = runtime_of(&path);
             assert!(found.as_ref().is_some_and(|found| found.starts_with(name)), "{found:?}");

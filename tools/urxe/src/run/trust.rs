@@ -54,6 +54,7 @@ mod tests {
     use super::*;
     use std::fs::Permissions;
     use std::os::unix::fs::{PermissionsExt, lchown, symlink};
+    use urxe_shell::testing::needs_root;
 
     #[test]
     fn a_place_where_everybody_may_write_is_trusted_only_with_the_sticky_bit() {
@@ -92,8 +93,7 @@ mod tests {
         for (given, found) in [("directory", "directory/file"), ("link", "link"), ("file", "file")]
         {
             if lchown(path(given), Some(54_321), None).is_err() {
-                eprintln!("could not run: only root can give a file away");
-                return;
+                return needs_root("only root can give a file away");
             }
             let refused = find_file(&path(found)).unwrap_err();
             assert!(refused.contains("belongs to user 54321"), "{found}: {refused}");
