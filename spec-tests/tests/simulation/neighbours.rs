@@ -1,10 +1,11 @@
 //! A QP among others on its path: of programs that have much to do, that have ended on the other
 //! side, that post no receives. Whatever these do, its messages take no longer than the path makes
-//! them.
+//! them, and than it takes to find out who has gone.
 
 use crate::pair::{Operation, Pair, RATE, link};
 use crate::shared_path::{Another, pass};
 use std::time::Duration;
+use urxe_engine::limits::MAX_PROBE_INTERVAL;
 use urxe_port::Chance;
 use urxe_spec_tests::rng::Rng;
 use urxe_spec_tests::simulation::seeds::Family;
@@ -54,6 +55,17 @@ impl Neighbours {
         }
     }
 
+    /// How many of them a silent path may let try before a QP of which `is_answered` says whether
+    /// its peer has answered: those come first of whose peers most is known.
+    fn tried_before(&self, is_answered: bool) -> usize {
+        let may_be_answered = self.are_answered || matches!(self.peers, Peers::Go(_));
+        match self.peers {
+            Peers::Stay => 0,
+            Peers::HaveGone | Peers::Go(_) if is_answered && !may_be_answered => 0,
+            Peers::HaveGone | Peers::Go(_) => self.count,
+        }
+    }
+
     /// Bytes that the path has to carry for them.
     fn bytes(&self) -> u64 {
         (self.count * self.messages * self.len) as u64
@@ -85,6 +97,20 @@ impl Neighbours {
     }
 }
 
+/// How long it takes on a short path that is silent until so many QPs have tried: one at first, at
+/// the second probe, and twice as many after each pause, which is twice as long as the one before
+/// (CONG-033).
+fn until_tried(qps: usize) -> Duration {
+    let (mut tried, mut time, mut pause) =
+        (1, Duration::from_millis(10), Duration::from_millis(14));
+    while tried < qps {
+        tried = tried * 2 + 1;
+        time += pause;
+        pause = (pause * 2).min(MAX_PROBE_INTERVAL);
+    }
+    time
+}
+
 fn run(seed: u64, prints: bool) {
     let mut rng = Rng::new(seed);
     let round_trip = Duration::from_micros(rng.pick(&[4, 20, 100, 1_000, 10_000]));
@@ -109,7 +135,8 @@ fn run(seed: u64, prints: bool) {
         eprintln!("{round_trip:?}, {loss} % lost, {operation:?}, {attr:?}\n{some:#?}");
     }
     let one = Another::new(world, &attr, 1, 65_536);
-    if rng.percent(50) {
+    let is_answered = rng.percent(50);
+    if is_answered {
         one.message(world, rng.pick(&[Operation::Write, Operation::Read]));
     }
     let others: Vec<Vec<Another>> = some.iter().map(|some| some.make(world, &attr)).collect();
@@ -134,7 +161,8 @@ fn run(seed: u64, prints: bool) {
     // As long as nothing is known of the path, nothing is taken for silence before 750 ms, and
     // twice as many try every 250 ms then, 16 at first.
     let unknown = if messages_before == 0 { Duration::from_secs(3) } else { Duration::ZERO };
-    let limit = found_out + unknown + busy * 8;
+    let before: usize = some.iter().map(|some| some.tried_before(is_answered)).sum();
+    let limit = found_out + until_tried(before + 1) + unknown + busy * 8;
     for number in 0..50 {
         let time = rng.micros(0..=round_trip.as_micros() as u64 * 2 + 500);
         pass(world, time);
