@@ -148,6 +148,11 @@ impl Nic {
         self.port.counters()
     }
 
+    /// Writes what is yet to be written of a capture of the port.
+    pub fn flush_port(&mut self) {
+        self.port.flush();
+    }
+
     /// What routers and hosts said last of what was sent to a peer (ICMP).
     pub fn icmp_error(&self, peer: IpAddr) -> Option<IcmpError> {
         self.port.icmp_error(peer)

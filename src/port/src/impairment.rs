@@ -16,10 +16,11 @@ impl Chance {
     /// It happens every time.
     pub const ALWAYS: Chance = Chance(1 << 32);
 
-    /// So many percent. `None` if it is not from 0 to 100.
+    /// So many percent, but not never if it is more than 0. `None` if it is not from 0 to 100.
     pub fn from_percent(percent: f64) -> Option<Chance> {
         let share = percent / 100.0 * Chance::ALWAYS.0 as f64;
-        (0.0..=100.0).contains(&percent).then_some(Chance(share as u64))
+        let least = u64::from(percent > 0.0);
+        (0.0..=100.0).contains(&percent).then_some(Chance((share as u64).max(least)))
     }
 
     /// So many percent, as [`from_percent`](Self::from_percent).
@@ -139,6 +140,8 @@ mod tests {
         assert!((0..1000).all(|_| !Chance::NEVER.happens(&mut rng)));
         assert_eq!(Chance::percent(100.0), Chance::ALWAYS);
         assert_eq!(Chance::percent(0.0), Chance::NEVER);
+        // However little was asked for.
+        assert_eq!(Chance::percent(1e-12), Chance(1));
     }
 
     #[test]

@@ -174,6 +174,9 @@ pub trait Port: Send {
     /// one too) although no descriptor is ready: a delayed datagram is due then. `None`: never.
     fn poll_timeout(&self) -> Option<Instant>;
 
+    /// Writes what is yet to be written of a capture: the process may end soon.
+    fn flush(&mut self) {}
+
     /// The descriptor for the event loop: readable when [`recv`](Self::recv) has something or a
     /// blocked [`send`](Self::send) can go on. The same as long as the port lives. `None` where
     /// time alone decides.

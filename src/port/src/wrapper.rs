@@ -33,6 +33,9 @@ pub trait Wrapper: Send {
         None
     }
 
+    /// [`Port::flush`] of the wrapper itself.
+    fn own_flush(&mut self) {}
+
     /// [`Port::serves_pollers`] of the whole.
     fn wraps_pollers(&self) -> bool {
         false
@@ -91,6 +94,11 @@ impl<W: Wrapper> Port for W {
 
     fn poll_timeout(&self) -> Option<Instant> {
         self.own_timeout().into_iter().chain(self.inner().poll_timeout()).min()
+    }
+
+    fn flush(&mut self) {
+        self.inner_mut().flush();
+        self.own_flush();
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {

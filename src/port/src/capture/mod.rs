@@ -38,7 +38,7 @@ use urxe_wire::{DONT_FRAGMENT, Flow, Ident, Outer, OuterHeaders};
 /// How much is written to the file by one call: many packets.
 const BUFFER: usize = 64 * 1024;
 
-/// How long packets may stay in the buffer while the port is being used.
+/// How long packets may stay in the buffer.
 const FLUSH_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A port that captures every datagram that it sends and receives.
@@ -49,7 +49,8 @@ pub struct Capture<P, W: Write> {
     /// `None` once a write has failed.
     file: Option<PcapNg<BufWriter<W>>>,
     clock: Clock,
-    flushed_at: Instant,
+    /// When to write what is in the buffer, if anything is.
+    flush_at: Option<Instant>,
     checker: Checker,
     /// How many datagrams of a batch that was blocked have been captured already.
     recorded: usize,
@@ -67,7 +68,7 @@ impl<P: Port, W: Write + Send> Capture<P, W> {
             inner,
             file: None,
             clock: Clock::new(now, wall),
-            flushed_at: now,
+            flush_at: None,
             checker: Checker::new(),
             recorded: 0,
             counters: PortCounters::default(),
@@ -92,6 +93,7 @@ impl<P: Port, W: Write + Send> Capture<P, W> {
         let headers = OuterHeaders::new(flow, ident, fragment, bytes.len());
         let packet = CapturedPacket::whole(time, direction, headers.as_bytes(), bytes);
         self.write(|file| file.packet(&packet));
+        self.flush_at.get_or_insert(now + FLUSH_INTERVAL);
         self.counters.captured += u64::from(self.file.is_some());
     }
 
@@ -101,9 +103,9 @@ impl<P: Port, W: Write + Send> Capture<P, W> {
     }
 
     fn flush_in_time(&mut self, now: Instant) {
-        if now.saturating_duration_since(self.flushed_at) >= FLUSH_INTERVAL {
-            self.flushed_at = now;
-            self.write(PcapNg::flush);
+        // TAP-009
+        if self.flush_at.is_some_and(|at| at <= now) {
+            self.own_flush();
         }
     }
 
@@ -169,6 +171,15 @@ impl<P: Port, W: Write + Send> Wrapper for Capture<P, W> {
         }
         self.flush_in_time(now);
         Ok(datagrams)
+    }
+
+    fn own_timeout(&self) -> Option<Instant> {
+        self.flush_at
+    }
+
+    fn own_flush(&mut self) {
+        self.flush_at = None;
+        self.write(PcapNg::flush);
     }
 
     fn own_counters(&self) -> PortCounters {

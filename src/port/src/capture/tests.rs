@@ -214,6 +214,29 @@ fn a_capture_can_be_read_while_it_grows() {
     assert_eq!(read(&file).1.len(), 3);
 }
 
+/// TAP-009
+#[test]
+fn the_last_packets_are_written_though_none_follows() {
+    let network = SimNetwork::new(0, Link::default());
+    let addrs = [1, 2].map(|host| IpAddr::V4(Ipv4Addr::new(10, 0, 0, host)));
+    let (mut a, file, now) = capture(network.attach(addrs[0]).unwrap());
+    assert_eq!(a.poll_timeout(), None);
+    let mut batch = batch(&a.caps());
+    for send_at in [now, now + FLUSH_INTERVAL / 2] {
+        push_write(&mut batch, &flow(&a.caps(), addrs[1]), 0, 3, 256);
+        assert_eq!(a.send(send_at, &mut batch).unwrap(), SendOutcome::Done);
+        assert_eq!(a.poll_timeout(), Some(now + FLUSH_INTERVAL));
+    }
+    assert_eq!(a.recv(now + FLUSH_INTERVAL, &mut RxBatch::new(1)).unwrap(), 0);
+    assert_eq!(read(&file).1.len(), 6);
+    assert_eq!(a.poll_timeout(), None);
+    // Who is about to end does not wait for it.
+    push_write(&mut batch, &flow(&a.caps(), addrs[1]), 0, 3, 256);
+    assert_eq!(a.send(now + FLUSH_INTERVAL, &mut batch).unwrap(), SendOutcome::Done);
+    a.flush();
+    assert_eq!(read(&file).1.len(), 9);
+}
+
 /// What several captures append to, write by write.
 #[derive(Clone, Default)]
 struct Writes(Arc<Mutex<Vec<Vec<u8>>>>);

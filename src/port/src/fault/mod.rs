@@ -19,6 +19,10 @@ use urxe_wire::{Flow, Outer};
 /// Bytes of the batch that what survives is laid into.
 const OUTGOING_CAPACITY: usize = 1 << 20;
 
+/// Bytes of memory that a direction's delayed datagrams take at most: 2 s at 1 Gbit/s. A network
+/// whose buffer is full drops what comes as well.
+const MAX_HELD: usize = 256 << 20;
+
 /// When to try again after sending was blocked.
 const BLOCKED_RETRY: Duration = Duration::from_micros(50);
 
@@ -48,12 +52,23 @@ struct DirectionState<H> {
     seen: Vec<u64>,
     path: Path,
     held: DelayLine<Held<H>>,
+    /// Bytes of memory that these take.
+    held_bytes: usize,
+    /// And may take.
+    max_held: usize,
 }
 
 /// A datagram that is held back, and what goes with it.
 struct Held<H> {
     with: H,
     bytes: Bytes,
+}
+
+impl<H> Held<H> {
+    /// Bytes of memory that it takes.
+    fn size(&self) -> usize {
+        size_of::<Self>() + self.bytes.len()
+    }
 }
 
 /// What goes with a datagram that is to be sent.
@@ -71,6 +86,8 @@ impl<H> DirectionState<H> {
             seen: vec![0; spec.rules.len()],
             path: Path::default(),
             held: DelayLine::new(),
+            held_bytes: 0,
+            max_held: MAX_HELD,
         }
     }
 
@@ -120,17 +137,32 @@ impl<H> DirectionState<H> {
         with: H,
         datagram: &[u8],
         impairments: &Impairments,
+        counters: &mut PortCounters,
     ) -> Option<H> {
         let arrival = self.path.arrival(now, impairments.delay, impairments.reorder);
         if arrival <= now && self.held.peek_due(now).is_none() {
             return Some(with);
         }
-        self.keep(arrival, with, datagram);
+        self.keep(arrival, with, datagram, counters);
         None
     }
 
-    fn keep(&mut self, until: Instant, with: H, datagram: &[u8]) {
-        self.held.push(until, Held { with, bytes: Bytes::copy_from_slice(datagram) });
+    /// Holds a datagram back until then, or drops it if too many are held.
+    fn keep(&mut self, until: Instant, with: H, datagram: &[u8], counters: &mut PortCounters) {
+        let held = Held { with, bytes: Bytes::copy_from_slice(datagram) };
+        if self.held_bytes + held.size() > self.max_held {
+            counters.fault_dropped += 1;
+            return;
+        }
+        self.held_bytes += held.size();
+        self.held.push(until, held);
+    }
+
+    /// The datagram that has been due for longest, if any is due.
+    fn pop_due(&mut self, now: Instant) -> Option<Held<H>> {
+        let held = self.held.pop_due(now)?;
+        self.held_bytes -= held.size();
+        Some(held)
     }
 }
 
@@ -158,7 +190,7 @@ impl<P: Port> Fault<P> {
             {
                 return Ok(SendOutcome::Blocked);
             }
-            if let Some(held) = self.tx.held.pop_due(now) {
+            if let Some(held) = self.tx.pop_due(now) {
                 push_outgoing(&mut self.outgoing, &mut self.tx.rng, &held.with, &held.bytes);
             }
         }
@@ -174,7 +206,9 @@ impl<P: Port> Fault<P> {
                 let impairments = self.tx.decide(&self.spec, datagram.bytes, &mut self.counters);
                 for _ in 0..impairments.copies() {
                     let with = Outgoing { flow: *datagram.flow, corrupt: impairments.corrupt };
-                    if let Some(with) = self.tx.hold(now, with, datagram.bytes, &impairments) {
+                    let counters = &mut self.counters;
+                    let with = self.tx.hold(now, with, datagram.bytes, &impairments, counters);
+                    if let Some(with) = with {
                         push_outgoing(&mut self.outgoing, &mut self.tx.rng, &with, datagram.bytes);
                     }
                 }
@@ -209,7 +243,7 @@ impl<P: Port> Wrapper for Fault<P> {
             if !rx.push(&held.with, &held.bytes) {
                 return Ok(rx.len());
             }
-            self.rx.held.pop_due(now);
+            self.rx.pop_due(now);
         }
         let released = rx.len();
         let received = self.inner.recv(now, &mut self.incoming)?;
@@ -219,10 +253,12 @@ impl<P: Port> Wrapper for Fault<P> {
                 impairment::corrupt(&mut self.rx.rng, bytes);
             }
             for _ in 0..impairments.copies() {
-                let Some(outer) = self.rx.hold(now, *outer, bytes, &impairments) else { continue };
+                let counters = &mut self.counters;
+                let outer = self.rx.hold(now, *outer, bytes, &impairments, counters);
+                let Some(outer) = outer else { continue };
                 if !rx.push(&outer, bytes) {
                     // The caller's batch is full: the next one begins with this.
-                    self.rx.keep(now, outer, bytes);
+                    self.rx.keep(now, outer, bytes, &mut self.counters);
                 }
             }
         }

@@ -145,6 +145,30 @@ fn duplicates_and_losses_leave_runs_whose_icrcs_are_right() {
     assert!(arrived.iter().all(|d| d.verdict == Verdict::Exact));
 }
 
+/// Whoever floods a device with a delay takes no more memory of it than that.
+#[test]
+fn what_is_held_back_takes_a_bounded_part_of_the_memory() {
+    let (mut a, mut b) = pair("delay=1s");
+    a.tx.max_held = 4 * (1024 + 256);
+    a.rx.max_held = a.tx.max_held;
+    let now = Instant::now();
+    send(&mut a, now, 0, 10);
+    let of_sent = a.counters().fault_dropped;
+    send(&mut b, now, 0, 10);
+    assert!(recv_all(&mut a, now).is_empty());
+    let of_received = a.counters().fault_dropped - of_sent;
+    for (held, dropped) in [(a.tx.held_bytes, of_sent), (a.rx.held_bytes, of_received)] {
+        assert!((1..=4 * (1024 + 256)).contains(&held), "{held} bytes");
+        assert!((5..10).contains(&dropped), "{dropped} dropped");
+    }
+    // What is due makes room again.
+    let later = now + 1000 * MS;
+    assert_eq!(recv_all(&mut a, later).len() as u64, 10 - of_received);
+    assert_eq!(a.send(later, &mut batch(&a.caps())).unwrap(), SendOutcome::Done);
+    assert_eq!(recv_all(&mut b, later).len() as u64, 10 - of_sent);
+    assert_eq!((a.tx.held_bytes, a.rx.held_bytes), (0, 0));
+}
+
 #[test]
 fn delayed_datagrams_keep_their_order_both_ways() {
     let (mut a, mut b) = pair("delay=1ms..5ms");

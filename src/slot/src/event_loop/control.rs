@@ -285,6 +285,8 @@ impl EventLoop {
                 if !session.is_ending() {
                     // COUNT-022
                     history_file::note_closed(&mut self.ctx);
+                    // TAP-009
+                    self.ctx.devices.iter_mut().for_each(|device| device.nic.flush_port());
                     if !self.reply(key, Ok(Reply::Done.into())) {
                         return ended;
                     }
