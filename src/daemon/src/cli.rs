@@ -192,8 +192,9 @@ fn serve(
         tracing::warn!(
             target: DAEMON,
             "--fault names write-first, write-middle or write-last, of which this daemon \
-             sends none over RC: its WRITEs go as WRITE ONLYs; count their packets, as in \
-             drop:write:3, or give --wire strict"
+             sends none over RC, or those parts of a read-response, of which it sends none to a \
+             urxe: its messages go as ONLYs; count their packets, as in drop:write:3, or give \
+             --wire strict"
         );
     }
     let stop = signals.stop()?;

@@ -552,16 +552,21 @@ impl Config {
         }
     }
 
-    /// Whether packets are to be broken that are not sent: those which a WRITE over RC is made of
-    /// in the strict form only.
+    /// Whether packets are to be broken that are not sent: those which a WRITE over RC, or the
+    /// answer to a READ, is made of in the strict form only.
     pub(crate) fn has_fault_in_vain(&self) -> bool {
-        let (only, parts) = (
-            Opcode::RC_WRITE_ONLY,
-            [Opcode::RC_WRITE_FIRST, Opcode::RC_WRITE_MIDDLE, Opcode::RC_WRITE_LAST],
-        );
+        let write = [Opcode::RC_WRITE_FIRST, Opcode::RC_WRITE_MIDDLE, Opcode::RC_WRITE_LAST];
+        let answer = [
+            Opcode::RC_READ_RESPONSE_FIRST,
+            Opcode::RC_READ_RESPONSE_MIDDLE,
+            Opcode::RC_READ_RESPONSE_LAST,
+        ];
+        let forms = [(Opcode::RC_WRITE_ONLY, write), (Opcode::RC_READ_RESPONSE_ONLY, answer)];
         let Some(fault) = &self.fault else { return false };
         let are_sent = |packets: &Packets| {
-            packets.include(only) || !parts.iter().any(|part| packets.include(*part))
+            forms.iter().all(|(only, parts)| {
+                packets.include(*only) || !parts.iter().any(|part| packets.include(*part))
+            })
         };
         // TRAIN-012
         self.tuning.wire == WireForm::Uniform
@@ -812,9 +817,16 @@ mod tests {
         };
         assert!(in_vain("fault = \"drop:ack:1,drop:write-last:3\""));
         assert!(in_vain("fault = \"dup:rc-write-middle:1,dir=tx\""));
+        assert!(in_vain("fault = \"drop:read-response-last:1\""));
         assert!(!in_vain("fault = \"drop:write-last:3,dir=rx\""));
         assert!(!in_vain("fault = \"drop:write-last:3\"\nwire = \"strict\""));
-        for sent in ["write:3", "write-only:1", "uc-write-last:1", "write-last-immediate:1"] {
+        for sent in [
+            "write:3",
+            "write-only:1",
+            "uc-write-last:1",
+            "write-last-immediate:1",
+            "read-response:1",
+        ] {
             assert!(!in_vain(&format!("fault = \"drop:{sent}\"")), "{sent}");
         }
     }

@@ -187,6 +187,11 @@ impl RdmaDevice {
         });
     }
 
+    /// What slots had counted that have ended.
+    pub(crate) fn of_ended_slots(&self) -> Option<&Counts> {
+        self.of_ended_slots.as_ref()
+    }
+
     /// What is counted of its own data path and beside it, and what slots had counted that have
     /// ended.
     pub(crate) fn counts_with_ended(&self, daemon: &DaemonCounters) -> Counts {

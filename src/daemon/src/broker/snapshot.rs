@@ -21,8 +21,10 @@ use urxe_slot::link::{Counts, Found, Subject, ToSlot, Viewer};
 #[derive(Debug)]
 pub(crate) struct Snapshot {
     pub(crate) devices: Vec<DeviceSnapshot>,
-    /// By number, the broker's own first.
+    /// Those that have answered, by number, the broker's own first.
     pub(crate) slots: Vec<SlotSnapshot>,
+    /// The numbers of all that run, whether they have answered or not.
+    pub(crate) running: Vec<usize>,
     /// What programs have of the connection manager.
     pub(crate) cm_objects: CmObjectCounters,
 }
@@ -33,6 +35,8 @@ pub(crate) struct DeviceSnapshot {
     pub(crate) name: String,
     pub(crate) cm: urxe_cm::CmCounters,
     pub(crate) counters: DeviceCounters,
+    /// What slots had counted that have ended.
+    pub(crate) of_ended_slots: Option<Counts>,
 }
 
 /// What one slot has counted since it began.
@@ -132,7 +136,7 @@ impl Snapshots {
             return;
         }
         let Some(open) = self.open.take() else { return };
-        let snapshot = Arc::new(open.end(ctx));
+        let snapshot = Arc::new(open.end(ctx, slots));
         for answer in self.waiting.drain(..) {
             // It is the only one for which there is room, or nobody waits any more.
             let _ = answer.try_send(Arc::clone(&snapshot));
@@ -171,8 +175,12 @@ impl Open {
         open
     }
 
-    fn end(mut self, ctx: &BrokerCtx) -> Snapshot {
+    fn end(mut self, ctx: &BrokerCtx, slots: &Slots) -> Snapshot {
+        // What one has counted that has answered and ended is among that of ended ones.
+        let is_running = |slot: usize| slot == 0 || slots.is_running(slot);
+        let running = (0..slots.end()).filter(|&slot| is_running(slot)).collect();
         let mut slots = self.slots;
+        slots.retain(|slot| is_running(slot.number));
         for slot in &mut slots {
             let of_device = |device| self.answers.remove(&(slot.number, device));
             slot.counts = (0..ctx.devices.len()).map_while(of_device).collect();
@@ -182,7 +190,8 @@ impl Open {
             name: device.name.clone(),
             cm: device.cm.counters().clone(),
             counters: device.counters(),
+            of_ended_slots: device.of_ended_slots().cloned(),
         });
-        Snapshot { devices: devices.collect(), slots, cm_objects: ctx.cm.counters }
+        Snapshot { devices: devices.collect(), slots, running, cm_objects: ctx.cm.counters }
     }
 }

@@ -174,6 +174,7 @@ mod tests {
             name: name.into(),
             cm: urxe_cm::CmCounters::default(),
             counters: DeviceCounters { gid_changes: 5, ..DeviceCounters::default() },
+            of_ended_slots: None,
         };
         let slot = |number, user, first| SlotSnapshot {
             number,
@@ -184,6 +185,7 @@ mod tests {
         Snapshot {
             devices: vec![device("urxe0"), device("mlx5_0")],
             slots: vec![slot(0, 7, 0), slot(3, 1000, 100)],
+            running: vec![0, 3],
             cm_objects: CmObjectCounters::default(),
         }
     }

@@ -52,7 +52,8 @@ impl Sysfs {
         asker: Asker,
     ) -> io::Result<Sysfs> {
         let names: Vec<String> = devices.iter().map(|device| device.name.clone()).collect();
-        let counters: Vec<Files> = names.iter().map(|name| Totals::default().files(name)).collect();
+        let counters = |device| Totals::of_device(device).files(&device.name);
+        let counters: Vec<Files> = devices.iter().map(counters).collect();
         let published = |(index, device): (usize, &RdmaDevice)| {
             let files = files::of_device(view(index, device, &device.gid_table()));
             PublishedFiles { files, of: None }
