@@ -1,9 +1,9 @@
 """urxe beside kernel rxe beside kernel TCP: over one veth pair, inside one guest, in one run.
 
 Only ratios of one run mean anything: the guest has two processors, which may be emulated, and both
-ends share them. urxe takes part six times: with stock programs (perftest), whose memory the
-daemons reach by system calls, or which is shared with them (`URXE_MR=remap`), or which run their
-own slots; and with its own programs, which wait for completions by polling as perftest does, or
+ends share them. urxe takes part six times: with stock programs (perftest), whose memory is shared
+with the daemons where that is safe, as it is by default, or wherever it can be (`URXE_MR=remap`),
+or which run their own slots; and with its own programs, which wait for completions by polling as perftest does, or
 sleep until there is one, or run their own slots.
 """
 

@@ -1,4 +1,4 @@
-//! What proves the rules of `rules/`, apart from the tests that stand with the code.
+//! What proves the rules of `src/conform/rules`, apart from the tests that stand with the code.
 //!
 //! | module | |
 //! | --- | --- |
@@ -7,7 +7,8 @@
 //! | [`load`] | many engines under load on one network: how much arrives, when, at what cost |
 //! | [`cross_traffic`] | other senders that share a line with the engines |
 //! | [`scale`] | scenarios of load, with the bounds that must hold |
-//! | [`fuzz`] | what a fuzzer does to the rooms that take in bytes of others |
+//! | [`conform`] | the checks of `urxe conform`, asked of engines in the simulation |
+//! | [`fuzz`] | what a fuzzer does to the code that reads bytes from outside |
 //! | [`rng`] | where the randomness of a run comes from |
 
 #![forbid(unsafe_code)]

@@ -1,4 +1,4 @@
-//! What a fuzzer does to the rooms that take in bytes of others: each module makes of any bytes a
+//! What a fuzzer does to the code that reads bytes from outside: each module makes of any bytes a
 //! course of events, and panics where something is wrong.
 //!
 //! | module | whose bytes | what they meet |

@@ -26,14 +26,15 @@
 //! # Loss: retries, duplicates and timers
 //!
 //! REQ, REP, DREQ and SIDR REQ are sent again until they are answered: first after 134 ms, then
-//! after twice as long each time up to the response timeout of 4.3 s, 15 times in all. That copes
-//! with more loss, and gives up sooner (after 51 s), than the kernel, which waits 6 s each time. A
-//! duplicate of a message is answered with the same reply. So:
+//! after twice as long each time up to the response timeout of 4.3 s, 15 times in all; a REP as
+//! often and as long as the peer's REQ allows, up to that. This copes with more loss, and gives up
+//! sooner (after 51 s), than the kernel, which waits 6 s each time. A duplicate of a message is
+//! answered with the same reply. So:
 //!
 //! | state | ends after | with |
 //! | --- | --- | --- |
 //! | REQ-SENT, SIDR-REQ-SENT | 51 s | [`Event::Unreachable`] |
-//! | REP-SENT | 51 s | [`Event::Unreachable`]; a REJ is sent, then as below |
+//! | REP-SENT | 51 s, or less by the REQ | [`Event::Unreachable`]; a REJ is sent, then as below |
 //! | a REJ or SIDR REP was sent | 51 s | nothing: it is kept for duplicates |
 //! | DREQ-SENT | 51 s | [`Event::Disconnected`], then TIME-WAIT |
 //! | TIME-WAIT | the ACK timeout of the connection: 0.5 s, at most 69 s | [`Event::TimewaitExit`] |

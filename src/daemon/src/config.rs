@@ -90,11 +90,13 @@ pub struct Settings {
     #[serde(deserialize_with = "from_text")]
     pub congestion: Option<Congestion>,
 
-    /// How many UDP source ports the QPs of an address are spread over, so that a network with
-    /// several paths and a NIC with several receive queues can tell them apart [default: 16].
+    /// How many UDP source ports the QPs of an address are spread over in each slot, so that a
+    /// network with several paths and a NIC with several receive queues can tell them apart
+    /// [default: 16].
     ///
-    /// They are 49152 and those behind it; one that another program has is done without. 1: all
-    /// packets leave from port 4791. Raw sockets have all ports anyway.
+    /// Those of slot S begin at 49152 + S x N, and S at 1 for programs; one that another program
+    /// has is done without. Packets between devices of this daemon, and to multicast groups, leave
+    /// from port 4791, and with 1 all packets do. Raw sockets have all ports anyway.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=i64::from(MAX_SOURCE_PORTS)))]
     #[serde(deserialize_with = "source_ports")]
     pub source_ports: Option<u8>,
@@ -114,8 +116,10 @@ pub struct Settings {
     ///
     /// A comma list, for example `drop=1%,dup=0.5%,reorder=2%,corrupt=0.1%,delay=100us..2ms`,
     /// with `seed=7` to repeat a run and `dir=tx|rx|both`; `drop:write:3` drops exactly the third
-    /// packet of WRITEs, and, with --wire strict, `drop:write-last:3` the third WRITE LAST. A
-    /// capture shows what is left on the wire. One slot serves all programs then, so that there is
+    /// packet of WRITEs, and, with --wire strict, `drop:write-last:3` the third WRITE LAST. Such a
+    /// rule is ACTION:PACKET:COUNT: drop, dup, reorder or corrupt; an opcode such as write-last,
+    /// ack or read-response, or any; 3, 3-5 or 3- (from the third on). A capture shows what is left
+    /// on the wire. One slot serves all programs then, so that there is
     /// a third packet; what the connection manager sends is counted by itself.
     #[arg(long, value_name = "SPEC")]
     #[serde(deserialize_with = "from_text")]

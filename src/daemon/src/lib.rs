@@ -1,8 +1,8 @@
 //! `urxed`: the RoCEv2 NIC in user space.
 //!
-//! This is where the other rooms meet. Programs connect to a Unix socket and share memory with the
-//! daemon; a [data path](urxe_nic::Nic) for each device takes what they post through the
-//! [engine](urxe_engine) and a [port](urxe_port) to the wire.
+//! This is where the other crates come together. Programs connect to a Unix socket and share
+//! memory with the daemon; a [data path](urxe_nic::Nic) for each device takes what they post
+//! through the [engine](urxe_engine) and a [port](urxe_port) to the wire.
 //!
 //! ```text
 //!             programs
@@ -19,10 +19,10 @@
 //!
 //! # No trust between programs
 //!
-//! A program can harm only itself. Its handles mean nothing in another session, its rings are
-//! copied before they are looked at, what it can make the daemon do in one turn is bounded
-//! ([`urxe_slot::limits`]), what it can use up has a quota, and when it dies, exactly what it owned
-//! goes.
+//! A program can neither read or write memory of another nor end it. Its handles mean nothing in
+//! another session, its rings are copied before they are looked at, what it can make the daemon do
+//! in one turn is bounded ([`urxe_slot::limits`]), what it can use up has a quota, and when it
+//! dies, exactly what it owned goes.
 //!
 //! # Inside another program
 //!

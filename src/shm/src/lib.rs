@@ -8,7 +8,7 @@
 //! - [`control`]: requests and replies, the socket they travel on, the events that come unasked.
 //! - [`client`]: a program's end of all that, and how it waits.
 //!
-//! Two laws hold for everything that both sides can write (after the example of rust-vmm's
+//! Two rules hold for everything that both sides can write (after the example of rust-vmm's
 //! `volatile_memory`): no `&` or `&mut` to plain data is ever made into it, only to atomics; and
 //! what matters is copied out first, then checked, then used.
 

@@ -167,7 +167,7 @@ pub struct RtsAttr {
     /// First PSN that we send. On RC and UC the peer must have it as its [`RtrAttr::rq_psn`].
     pub sq_psn: u32,
     /// RC: how long to wait for an acknowledgement, as a code from 0 to 31: 4.096 us << code, but
-    /// never less than 4 ms or four round trips; 0 waits for ever. Default 14: 67 ms.
+    /// no less than 4 ms or, within bounds, four round trips; 0 waits for ever. Default 14: 67 ms.
     pub timeout: u8,
     /// RC: tries after a timeout or a gap, 0 to 7. Default 7.
     pub retry_cnt: u8,

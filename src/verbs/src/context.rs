@@ -44,8 +44,8 @@ pub struct OpenOptions {
 impl OpenOptions {
     /// The first device of the daemon at the usual place. That is the socket `$URXE_SOCKET` if it
     /// is set; else the first of these at which a daemon answers: that of this user
-    /// (`$XDG_RUNTIME_DIR/urxe/urxed.sock`, or `/tmp/urxe-<uid>/urxed.sock` where there is no such
-    /// directory), and that of the system, `/run/urxe/urxed.sock`. Root has the latter only.
+    /// (`$XDG_RUNTIME_DIR/urxe/urxed.sock`, or `/tmp/urxe-<uid>/urxed.sock` where that is not
+    /// set), and that of the system, `/run/urxe/urxed.sock`. Root has the latter only.
     pub fn new() -> OpenOptions {
         OpenOptions::default()
     }

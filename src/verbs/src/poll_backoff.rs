@@ -31,7 +31,8 @@ use urxe_shm::client::poll_backoff;
 /// it has waited already, and never for more than 10 ms. Where the data path is kept from the
 /// processor, it is woken for up to 32 completions together, within 0.5 ms; and for whatever else,
 /// every 0.5 ms, or 5 us for each program that the data path serves if that is longer. Stock
-/// programs have the same by `urxe run`.
+/// programs have that by `urxe run`, but do not sleep, or for 100 us only, where they do something
+/// else between their polls.
 ///
 /// There is one for each thread, whatever it polls.
 #[derive(Debug, Default)]

@@ -84,7 +84,7 @@ enum Command {
 pub(crate) struct DaemonArguments {
     /// Socket of the daemon [default: $URXE_SOCKET; else the first at which a daemon answers of
     /// urxe/urxed.sock in $XDG_RUNTIME_DIR (or /tmp/urxe-UID/urxed.sock) and
-    /// /run/urxe/urxed.sock].
+    /// /run/urxe/urxed.sock; for root, only at the last].
     #[arg(long, value_name = "PATH")]
     pub(crate) socket: Option<PathBuf>,
 }

@@ -60,8 +60,9 @@ enum Task {
     /// Compare the public API of the crates with that of the last release: whether the version says
     /// what has changed.
     Semver,
-    /// Install urxe in every way that people have, from nothing, in a minimal Debian of its own,
-    /// and run programs there as ordinary users. Needs root, and the network where apt is used.
+    /// Install urxe in the ways that people have, from nothing, in a minimal Debian of its own,
+    /// and run programs there as ordinary users; on Alpine if it is named. Needs root, and the
+    /// network where apt is used.
     InstallTest(install_test::Options),
     /// Check the house rules that no other tool checks: lengths of lines and files, `unsafe` only
     /// where it may be, documentation of public items, words, names of tests, and whether paths in
@@ -72,8 +73,9 @@ enum Task {
     /// Run the tests that make system calls, and `ib_write_bw`, as an ordinary user: no privilege,
     /// an empty home, 1,024 descriptors. Needs root, to become that user.
     OrdinaryUser(ordinary_user::Options),
-    /// Run stock verbs programs on urxe, as an ordinary user: ibverbs-utils and perftest, with
-    /// every kind of option, and programs that fork, are killed, or close what is not theirs.
+    /// Run stock verbs programs on urxe, as an ordinary user: ibverbs-utils, rdmacm-utils,
+    /// perftest, UCX, qperf, fio and rdma, and programs that fork, are killed, or close what is not
+    /// theirs.
     Programs(programs::Options),
     /// Look at the wire: two namespaces, a veth pair, a urxed in each, every packet judged by
     /// tshark and by Scapy's ICRC. Needs root.
@@ -95,12 +97,13 @@ enum Task {
     /// by the check that is named for it, and an engine without a fault pass all checks a hundred
     /// times, also where packets are lost. Shows which checks found which fault.
     Seeded,
-    /// Ask urxe and, in virtual machines, two kernels' rxe by `urxe conform` what they do, through
+    /// Ask urxe and, in a virtual machine, a kernel's rxe by `urxe conform` what they do, through
     /// stock servers and through the agent, from plain and from raw sockets. Nothing else may be
-    /// wrong than what `src/conform/known` lists. Short, unless `--full` is given.
+    /// wrong than what `src/conform/known` lists. Short, and of one kernel, unless `--full` is
+    /// given.
     Conform(conform::Options),
     /// Look for bytes that break something, guided by coverage and under the address sanitizer:
-    /// packets, rings, requests, management datagrams, captures. Needs a nightly Rust.
+    /// packets, messages, rings, requests, management datagrams, captures. Needs a nightly Rust.
     Fuzz(fuzz::Options),
     /// Attack a daemon as hostile programs and strangers do, each time with victims beside: whether
     /// it stays up, serves newcomers and frees what it gave, and what victims notice. As root, of

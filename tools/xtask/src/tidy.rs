@@ -13,7 +13,7 @@ const LINES_MAX: usize = 500;
 /// libc that are interposed, instructions that not every processor has, and two places of the
 /// tools: one registers memory that the library knows nothing of, and one leaves descriptors behind
 /// that somebody else gave us.
-const UNSAFE_ROOMS: [&str; 7] = [
+const UNSAFE_FOLDERS: [&str; 7] = [
     "src/shm/src/",
     "src/port/src/sys/",
     "src/shim/src/",
@@ -184,8 +184,8 @@ fn check_file(name: &str, text: &str, problems: &mut Vec<String>) {
         let is_unsafe = code.contains(concat!("uns", "afe {"))
             || code.contains(concat!("uns", "afe fn"))
             || code.contains(concat!("uns", "afe impl"));
-        if is_unsafe && !UNSAFE_ROOMS.iter().any(|room| name.starts_with(room)) {
-            problems.push(format!("{place}: unsafe outside of {}", UNSAFE_ROOMS.join(", ")));
+        if is_unsafe && !UNSAFE_FOLDERS.iter().any(|folder| name.starts_with(folder)) {
+            problems.push(format!("{place}: unsafe outside of {}", UNSAFE_FOLDERS.join(", ")));
         }
     }
 }

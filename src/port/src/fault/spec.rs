@@ -17,7 +17,7 @@ use std::time::Duration;
 /// | `dup=0.5%` | lets it arrive twice |
 /// | `reorder=2%` | holds it back so that later ones overtake it |
 /// | `corrupt=0.1%` | flips a bit of what the ICRC covers, or of the ICRC, after it was computed |
-/// | `delay=2ms`, `delay=100us..2ms` | holds every one back that long, in order; what would take more than 256 MiB a direction is lost |
+/// | `delay=2ms`, `delay=100us..2ms` | holds every one back that long, in order (at most 256 MiB) |
 /// | `drop:write-last:3` | loses the third WRITE LAST; likewise `dup`, `reorder`, `corrupt` |
 /// | `drop:write-last:3-5`, `drop:write-last:3-` | third to fifth, or from the third on |
 /// | `seed=7` | what chance is made of; 0 if not given |

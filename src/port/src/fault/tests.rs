@@ -147,7 +147,7 @@ fn duplicates_and_losses_leave_runs_whose_icrcs_are_right() {
 
 /// Whoever floods a device with a delay takes no more memory of it than that.
 #[test]
-fn what_is_held_back_takes_a_bounded_part_of_the_memory() {
+fn held_back_datagrams_take_a_bounded_part_of_the_memory() {
     let (mut a, mut b) = pair("delay=1s");
     a.tx.max_held = 4 * (1024 + 256);
     a.rx.max_held = a.tx.max_held;

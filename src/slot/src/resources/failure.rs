@@ -133,8 +133,8 @@ impl Seen<'_> {
             let damaged = self.damaged;
             let _ = write!(
                 said,
-                " This device has dropped {damaged} packets whose ICRC was wrong: something on the \
-                 way changes them."
+                " Since it began, this device has dropped {damaged} packets whose ICRC was wrong: \
+                 if they become more, something on the way changes them."
             );
         }
         // WHY-025
@@ -145,7 +145,8 @@ impl Seen<'_> {
         if tx_unreachable > 0 {
             let _ = write!(
                 said,
-                " {tx_unreachable} packets of this device had no route to their host."
+                " Since it began, {tx_unreachable} packets of this device had no route to their \
+                 host."
             );
         }
         said

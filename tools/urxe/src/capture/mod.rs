@@ -112,7 +112,7 @@ pub(crate) struct Arguments {
     #[arg(long = "opcode", value_name = "WORDS")]
     opcodes: Vec<OpcodeWords>,
 
-    /// End after so many packets were shown [default: none].
+    /// End after so many packets were shown [default: never].
     #[arg(long, value_name = "N")]
     count: Option<NonZeroU64>,
 

@@ -38,8 +38,9 @@ Examples:
   urxe conform 127.0.0.2 --addr 127.0.0.3 --run \"urxe run --addr 127.0.0.2 --\"
       urxe itself, on this machine.
 
-Nothing here needs root: the udp port needs no privilege, and sees all but the IP header's
-identification. With CAP_NET_RAW the raw port writes and sees every byte.
+Nothing here needs root: the udp port needs no privilege, and neither sees nor sends another hop
+limit, traffic class, source port or IP length; checks of these are `needs-raw`. With CAP_NET_RAW
+the raw port writes and sees every byte.
 
 Exit codes: 0 if nothing is wrong but what --known lists, and all of that is still so; 1 if not;
 2 if the command line makes no sense.";
@@ -88,7 +89,8 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     pub(super) seed: u64,
 
-    /// How often a check is tried that does not pass: networks lose packets.
+    /// How often a check is tried that never passes, as networks lose packets; one that passes now
+    /// and then, up to eight times as often.
     #[arg(long, value_name = "NUMBER", default_value_t = 5,
           value_parser = clap::value_parser!(u32).range(1..))]
     attempts: u32,

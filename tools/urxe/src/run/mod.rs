@@ -58,16 +58,20 @@ Examples:
 
 If no daemon runs, one is started for the address with which this machine reaches the network, or,
 if another user's daemon has that, for a loopback address; it ends by itself 10 seconds after its
-last program. All users share the daemon that root runs with `urxed --mode 666`. `urxe doctor` tells
-what is missing if something is. The program keeps its name, its terminal, its signals and its exit
-code; if it cannot be run, the exit code is 127 (not found), 126 (cannot be executed) or 125
-(anything else).
+last program (one with --capture). All users share the daemon that root runs with `urxed --mode
+666`. `urxe doctor` tells what is missing if something is. The program keeps its name, its terminal,
+its signals and its exit code; if it cannot be run, the exit code is 127 (not found), 126 (cannot be
+executed) or 125 (anything else).
 
 When the daemon ends before the program, outstanding work requests complete with
 IBV_WC_WR_FLUSH_ERR, then ibv_poll_cq fails; IBV_EVENT_DEVICE_FATAL comes, and a line on stderr says
-so (URXE_QUIET=1 keeps it away). A program that looks only at memory which its peer writes to cannot
-be told. The shared runtime of a sanitizer (gcc -fsanitize=address) is loaded before the shim if
-PROGRAM itself asks for it; in a script, set ASAN_OPTIONS=verify_asan_link_order=0.";
+so (URXE_QUIET=1 keeps it away, and all that --explain says). A program that looks only at memory
+which its peer writes to cannot be told. The shared runtime of a sanitizer (gcc -fsanitize=address)
+is loaded before the shim if PROGRAM itself asks for it; in a script, set
+ASAN_OPTIONS=verify_asan_link_order=0.
+
+URXE_MR=copy leaves all memory of the program as it is, URXE_MR=remap has the daemon map more of it;
+URXE_SHIM=PATH loads this library in place of the one that `urxe` finds.";
 
 /// Run a program that uses libibverbs, unmodified, on urxe.
 #[derive(Args, Debug)]

@@ -26,9 +26,9 @@ const ROUND_TRIPS: &str = "20000";
 /// How a program is served.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mode {
-    /// By the daemon, which reaches its memory by system calls.
+    /// By the daemon, which maps its memory where that is safe.
     Default,
-    /// By the daemon, which maps its memory (`URXE_MR=remap`).
+    /// By the daemon, which maps its memory wherever it can (`URXE_MR=remap`).
     Remap,
     /// By a slot of its own (`urxe run --in-process`).
     OwnSlot,

@@ -136,11 +136,12 @@ impl Totals {
         self.show();
     }
 
-    /// METRIC-006: of a program that was killed, less may be known than when it was asked last.
+    /// Works out what the files show.
     fn show(&mut self) {
         self.shown.resize(ROWS.len(), 0);
         for (index, row) in ROWS.iter().enumerate() {
             let sum = row.of.iter().fold(0, |sum: u64, name| sum.saturating_add(self.get(name)));
+            // METRIC-006: of a program that was killed, less may be known than when it was asked.
             self.shown[index] = self.shown[index].max(sum);
         }
     }
