@@ -127,8 +127,10 @@ pub struct Settings {
 
     /// Record all packets, both ways, in a pcapng file for Wireshark.
     ///
-    /// With several devices each has its own file, with the device's name before the
-    /// extension: `roce.pcapng` becomes `roce.urxe0.pcapng`, `roce.urxe1.pcapng`.
+    /// What the system did not send (a firewall forbade it, there was no route) is there as well:
+    /// `urxe stat` counts it under names that begin with tx_. With several devices each has its own
+    /// file, with the device's name before the extension: `roce.pcapng` becomes
+    /// `roce.urxe0.pcapng`, `roce.urxe1.pcapng`.
     #[arg(long, value_name = "FILE")]
     pub capture: Option<PathBuf>,
 
