@@ -194,7 +194,18 @@ fn a_round_trip_above_the_target_cuts_the_window() {
     let mut now = start();
     rounds(&mut congestion, &mut now, 1, 20 * US);
     assert_eq!(congestion.last_cut(), None);
-    rounds(&mut congestion, &mut now, 60, 2 * MS);
+    let mut cuts = 0;
+    for _ in 0..60 {
+        let (window, round_trip) = (congestion.window(), 5 * MS);
+        now += round_trip;
+        if let Some(cause) = congestion.on_delivered(now, window, delivered(window, round_trip)) {
+            assert_eq!(cause, CutCause::Delay);
+            // In proportion, a third would be left.
+            assert!(congestion.window() >= window / 2, "{} of {window}", congestion.window());
+            cuts += 1;
+        }
+    }
+    assert!(cuts > 1, "the first halves what this round has added");
     assert_eq!(congestion.last_cut(), Some(CutCause::Delay));
     assert!(congestion.window() < INITIAL_WINDOW);
 }
@@ -259,7 +270,10 @@ fn after_a_pause_a_window_begins_small_and_grows_fast_to_where_it_was() {
     rounds(&mut congestion, &mut now, 5, 100 * US);
     let window = congestion.window();
     congestion.threshold = window as f64;
-    now += Duration::from_secs(2);
+    now += IDLE - MS;
+    congestion.pace(now, None, 1088, 1088);
+    assert_eq!(congestion.window(), window, "a shorter pause changes nothing");
+    now += IDLE + MS;
     congestion.pace(now, None, 1088, 1088);
     assert_eq!(congestion.window(), INITIAL_WINDOW);
     rounds(&mut congestion, &mut now, 5, 100 * US);
