@@ -183,12 +183,47 @@ fn replies_to_requests_whose_address_is_forged_are_repeated_at_a_bounded_rate() 
     assert!(repeats <= at_once + seconds * per_second, "{repeats} repeats in {seconds} s");
     assert!(t.count(CmCounter::RepeatsHeldBack) > 0);
 
-    let mut again = 0;
-    for number in 0..count {
-        t.receive(another_req(number));
-        again += t.all_sent().len() as u32;
-    }
+    let answered_again = |t: &mut Script| {
+        let mut again = 0;
+        for number in 0..count {
+            t.receive(another_req(number));
+            again += t.all_sent().len() as u32;
+        }
+        again
+    };
+    let again = answered_again(&mut t);
     assert!(again <= at_once, "{again} answers to requests that came again");
+    t.advance(Duration::from_secs(1));
+    let later = t.all_sent().len() as u32 + answered_again(&mut t);
+    assert!((per_second..=per_second + 1).contains(&later), "{later} a second later");
+}
+
+#[test]
+fn answers_to_requests_that_come_again_are_bounded_for_all_addresses_together() {
+    const HOSTS: u32 = 40;
+    let mut t = Script::new();
+    t.cm.listen(t.now, &Listen { backlog: HOSTS as usize, ..listen() }).unwrap();
+    for number in 0..HOSTS {
+        t.receive_from(host(number), req_from(host(number)));
+        let conn = t.requested();
+        t.cm.accept(t.now, conn, &ACCEPT).unwrap();
+        assert_eq!(t.sent_to().0, host(number));
+    }
+    // So few of each that three of them may share a bucket.
+    let answered_again = |t: &mut Script| {
+        let mut again = 0;
+        for number in (0..HOSTS).cycle().take((HOSTS * REPEATS_EACH.at_once / 3) as usize) {
+            t.receive_from(host(number), req_from(host(number)));
+            again += t.all_sent().len() as u32;
+        }
+        again
+    };
+    let Rate { per_second, at_once } = REPEATS_IN_ALL;
+    assert_eq!(answered_again(&mut t), at_once);
+    t.advance(Duration::from_secs(1));
+    // Some are repeated because no answer has come.
+    let repeated = t.all_sent().len() as u32;
+    assert_eq!(repeated + answered_again(&mut t), per_second);
 }
 
 #[test]
@@ -282,11 +317,28 @@ fn aimed(attribute: u16, body: &[u8], ours: u32, theirs: u32) -> [u8; MAD_LEN] {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
+    /// Of a stranger, with another number of either side, or no message at all.
     #[test]
-    fn any_bytes_do_no_harm(bytes in proptest::collection::vec(any::<u8>(), MAD_LEN)) {
+    fn any_bytes_do_no_harm(
+        kind in 0u8..7,
+        attribute in 0x10u16..0x1b,
+        bytes in proptest::collection::vec(any::<u8>(), MAD_LEN),
+        other in any::<u32>(),
+    ) {
         let (mut t, conn) = Script::established_active();
-        t.receive_bytes(PEER, &bytes.try_into().unwrap());
-        prop_assert_eq!(t.cm.state(conn), Some(State::Established));
+        let (ours, theirs) = (conn.0, PEER_ID.0);
+        prop_assume!(![0, ours, theirs].contains(&other));
+        let aimed = |ours, theirs| aimed(attribute, &bytes[24..], ours, theirs);
+        let (peer, mad) = match kind {
+            0 | 1 => (STRANGER, aimed(ours, theirs)),
+            2 | 3 => (PEER, aimed(ours, other)),
+            4 | 5 => (PEER, aimed(other, theirs)),
+            _ => (PEER, bytes.clone().try_into().unwrap()),
+        };
+        let before = t.cm.counters().clone();
+        t.receive_bytes(peer, &mad);
+        prop_assert_eq!((t.cm.state(conn), t.cm.poll_event()), (Some(State::Established), None));
+        prop_assert!(*t.cm.counters() != before, "it is counted");
     }
 
     /// After any steps, no connection is left once the programs have destroyed theirs and the
