@@ -429,8 +429,9 @@ impl Drop for Listener {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::CompChannelHandle;
     use crate::control::peer::Peer;
+    use crate::control::{CmChannelHandle, CmReply, CmRequest, CompChannelHandle, ContextHandle};
+    use std::io::Read;
     use std::os::unix::fs::PermissionsExt;
 
     /// A directory of one test's own, removed with all that is in it.
@@ -560,17 +561,14 @@ mod tests {
         }
     }
 
-    /// Sends bytes with so many descriptors, also more than `Channel::send` lets through. Returns
-    /// which file each is of.
-    fn send_with(channel: &Channel, bytes: &[u8], count: usize) -> Vec<u64> {
-        let fd = pipe_read_end();
+    /// Sends bytes with a descriptor so many times, also more than `Channel::send` lets through.
+    fn send_with(channel: &Channel, bytes: &[u8], fd: impl AsFd, count: usize) {
         let fds = vec![fd.as_fd(); count];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_RECEIVED_FDS))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
         assert!(ancillary.push(SendAncillaryMessage::ScmRights(&fds)));
         let bytes = [IoSlice::new(bytes)];
         rustix::net::sendmsg(channel, &bytes, &mut ancillary, SendFlags::empty()).unwrap();
-        vec![inode(fd); count]
     }
 
     /// SHARE-130: no bytes at all are the end, and may have descriptors all the same.
@@ -583,10 +581,11 @@ mod tests {
         for (bytes, count) in
             [(&buf[..len], MAX_RECEIVED_FDS), (b"nonsense", 1), (&too_long, 2), (b"", MAX_FDS)]
         {
-            let sent = send_with(&b, bytes, count);
+            let fd = pipe_read_end();
+            send_with(&b, bytes, &fd, count);
             a.recv::<Request>().unwrap_err();
             let refused: Vec<u64> = a.take_refused().iter().map(inode).collect();
-            assert_eq!(refused, sent, "{} bytes", bytes.len());
+            assert_eq!(refused, vec![inode(fd); count], "{} bytes", bytes.len());
         }
     }
 
@@ -596,9 +595,12 @@ mod tests {
         let mut buf = [0; 100];
         let len = control::encode(&hello(), &mut buf).unwrap();
         for count in [MAX_FDS + 1, MAX_FDS + 5, MAX_RECEIVED_FDS] {
-            send_with(&b, &buf[..len], count);
+            let (mut read_end, write_end) = io::pipe().unwrap();
+            send_with(&b, &buf[..len], write_end, count);
             let received = a.recv::<Request>();
             assert!(matches!(received, Err(ChannelError::TooManyFds { count: n }) if n == count));
+            assert_eq!(a.take_refused().len(), count);
+            assert_eq!(read_end.read(&mut [0]).unwrap(), 0, "none is open anywhere");
         }
         let fd = pipe_read_end();
         assert!(matches!(
@@ -611,24 +613,38 @@ mod tests {
 
     #[test]
     fn an_object_whose_descriptor_was_lost_is_destroyed() {
-        let (daemon, program) = Channel::pair_with_program().unwrap();
-        rustix::io::ioctl_fionbio(&daemon, false).unwrap();
-        let (mut daemon, mut program) = (Channel::new(daemon), Channel::new(program));
-        let channel = CompChannelHandle(7);
-        // The thread has the program's end, so that nobody waits for it for ever if it fails.
-        let asking = std::thread::spawn(move || {
-            let lost = program.with_descriptors(Reply::CompChannel(channel), None);
-            assert!(matches!(lost, Err(ChannelError::FdsLost)));
-            let (reply, _) = program.call(&Request::ListDevices, &[]).unwrap();
-            assert_eq!(reply, Reply::Devices(vec![]), "each request has its own reply");
-        });
-        let mut next_is = |expected, reply| {
-            assert_eq!(daemon.recv::<Request>().unwrap().0, expected);
-            daemon.send(&reply, &[]).unwrap();
-        };
-        next_is(Request::DestroyCompChannel { channel }, Reply::Done);
-        next_is(Request::ListDevices, Reply::Devices(vec![]));
-        asking.join().unwrap();
+        let (context, comp_channel) = (ContextHandle(7), CompChannelHandle(8));
+        let channel = CmChannelHandle(9);
+        let made_and_destroyed = [
+            (Reply::Context(context), Request::CloseDevice { context }),
+            (
+                Reply::CompChannel(comp_channel),
+                Request::DestroyCompChannel { channel: comp_channel },
+            ),
+            (
+                Reply::Cm(CmReply::Channel(channel)),
+                Request::Cm(CmRequest::DestroyChannel { channel }),
+            ),
+        ];
+        for (made, destroyed) in made_and_destroyed {
+            let (daemon, program) = Channel::pair_with_program().unwrap();
+            rustix::io::ioctl_fionbio(&daemon, false).unwrap();
+            let (mut daemon, mut program) = (Channel::new(daemon), Channel::new(program));
+            // The thread has the program's end, so that nobody waits for it for ever if it fails.
+            let asking = std::thread::spawn(move || {
+                let lost = program.with_descriptors(made, None);
+                assert!(matches!(lost, Err(ChannelError::FdsLost)));
+                let (reply, _) = program.call(&Request::ListDevices, &[]).unwrap();
+                assert_eq!(reply, Reply::Devices(vec![]), "each request has its own reply");
+            });
+            let mut next_is = |expected, reply| {
+                assert_eq!(daemon.recv::<Request>().unwrap().0, expected);
+                daemon.send(&reply, &[]).unwrap();
+            };
+            next_is(destroyed, Reply::Done);
+            next_is(Request::ListDevices, Reply::Devices(vec![]));
+            asking.join().unwrap();
+        }
     }
 
     #[test]
