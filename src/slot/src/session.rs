@@ -673,3 +673,38 @@ impl Shared {
 pub(crate) fn location(extent: Extent, shape: &Geometry) -> RingLocation {
     RingLocation { offset: extent.offset, size: shape.size() }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use urxe_shm::ring::doorbell::DoorbellWriter;
+
+    /// SHARE-002
+    #[test]
+    fn a_request_is_answered_after_the_doorbells_that_were_rung_before_it() {
+        const QPS: u32 = 4 * DOORBELLS_PER_TURN;
+        let (socket, _program) = Channel::pair_with_program().unwrap();
+        let mut session = Session::new(socket, OwnerId(1), 0, 0);
+        let mut shared = Shared::new().unwrap();
+        let doorbells = DoorbellWriter::new(Arc::clone(shared.arena.doorbells())).unwrap();
+        for number in 0..QPS {
+            shared.install_doorbell(0, Qpn::new(number));
+        }
+        session.shared = Some(shared);
+        let ring_all = || (0..QPS).for_each(|slot| assert!(!doorbells.ring(slot)));
+        // The request comes while the doorbells are gone through.
+        ring_all();
+        session.take_doorbells(|_, _| ());
+        ring_all();
+        let (mut taken, mut turns) = (BTreeSet::new(), 1);
+        while !session.take_doorbells_before_request(|_, qpn| _ = taken.insert(qpn)) {
+            // What is rung later keeps it waiting no longer.
+            ring_all();
+            turns += 1;
+            assert!(turns < 10);
+        }
+        assert!(turns > 1, "one turn has no room for all");
+        assert_eq!(taken.len(), QPS as usize);
+        assert_eq!(session.request_after, None, "the next begins anew");
+    }
+}

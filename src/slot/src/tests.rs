@@ -66,6 +66,16 @@ impl Slot {
         program
     }
 
+    /// Waits until it has had turns enough to look at all that it looks at.
+    fn has_turns(&mut self) {
+        for _ in 0..30 {
+            self.broker.send(Instant::now(), ToSlot::AreYouThere, Vec::new()).unwrap();
+            while !matches!(self.broker.recv().unwrap(), Some((ToBroker::Here, _))) {
+                std::thread::yield_now();
+            }
+        }
+    }
+
     fn end(self) {
         drop(self.broker);
         self.thread.join().unwrap().unwrap();
@@ -93,10 +103,15 @@ impl Program {
 
     /// Registers a page of a file. Returns what deregisters it.
     fn register(&mut self, file: &OwnedFd) -> Request {
+        self.register_first(file, 4096)
+    }
+
+    /// The same for so many bytes.
+    fn register_first(&mut self, file: &OwnedFd, length: u64) -> Request {
         let request = Request::RegMr {
             pd: self.pd,
             addr: 0,
-            length: 4096,
+            length,
             iova: 0,
             access: Access::LOCAL_WRITE,
             backing: Backing::Shared { offset: 0 },
@@ -104,6 +119,14 @@ impl Program {
         let (reply, _) = self.channel.call(&request, &[file.as_fd()]).unwrap();
         let Reply::Mr { mr, .. } = reply else { panic!("{reply:?}") };
         Request::DeregMr { mr }
+    }
+
+    /// Asks something with a descriptor of a pipe, which is refused. Returns whether it is answered.
+    fn sends_a_pipe(&mut self, slot: &mut Slot) -> bool {
+        let (read_end, _write_end) = std::io::pipe().unwrap();
+        self.channel.send(&Request::ListDevices, &[read_end.as_fd()]).unwrap();
+        slot.has_turns();
+        !self.waits()
     }
 
     /// Whether a request is under way that is not answered.
@@ -123,6 +146,57 @@ fn held(name: &str) -> (usize, usize) {
     let open = links.filter(|link| link.to_string_lossy().contains(&name)).count();
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     (open, maps.matches(&name).count())
+}
+
+/// SHARE-012
+#[test]
+fn while_enough_is_to_be_closed_no_request_is_looked_at() {
+    static GO: AtomicBool = AtomicBool::new(false);
+    let mut slot = Slot::new(|| {
+        while !GO.load(Ordering::Relaxed) {
+            std::thread::yield_now();
+        }
+    });
+    let [mut program, mut other] = std::array::from_fn(|_| slot.program());
+    let answered = (0..1000).take_while(|_| program.sends_a_pipe(&mut slot)).count();
+    assert!((1..1000).contains(&answered), "{answered}");
+    other.channel.send(&Request::ListDevices, &[]).unwrap();
+    slot.has_turns();
+    assert!(other.waits(), "what others ask is not looked at either");
+    GO.store(true, Ordering::Relaxed);
+    assert!(matches!(other.channel.recv::<Reply>().unwrap().0, Reply::Devices(_)));
+    assert!(matches!(program.channel.recv::<Reply>().unwrap().0, Reply::Error(_)));
+    slot.end();
+}
+
+/// SHARE-122
+#[test]
+fn while_4_gib_are_to_be_unmapped_no_request_is_looked_at() {
+    static GO: AtomicBool = AtomicBool::new(false);
+    const HALF: u64 = 1 << 31;
+    let mut slot = Slot::new(|| {
+        while !GO.load(Ordering::Relaxed) {
+            std::thread::yield_now();
+        }
+    });
+    let mut other = slot.program();
+    let mut ending: [Program; 2] = std::array::from_fn(|_| slot.program());
+    // Without pages, for nothing is put there.
+    let file = create_memfd_of_fixed_size("half", HALF).unwrap();
+    let requests = ending.each_mut().map(|program| program.register_first(&file, HALF));
+    for (number, (program, request)) in ending.iter_mut().zip(&requests).enumerate() {
+        program.channel.send(request, &[]).unwrap();
+        slot.has_turns();
+        other.channel.send(&Request::ListDevices, &[]).unwrap();
+        slot.has_turns();
+        assert_eq!(other.waits(), number == 1, "{number}");
+    }
+    GO.store(true, Ordering::Relaxed);
+    assert!(matches!(other.channel.recv::<Reply>().unwrap().0, Reply::Devices(_)));
+    for program in &mut ending {
+        assert_eq!(program.channel.recv::<Reply>().unwrap().0, Reply::Done);
+    }
+    slot.end();
 }
 
 /// SHARE-131: of a file that may be large, however little of it is registered.
