@@ -235,6 +235,7 @@ fn a_fork_cannot_touch_its_parents_objects() {
     let qp = small_qp(&context, &cq);
     let mr = qp.pd().alloc_mr(64, Access::LOCAL_WRITE).unwrap();
     let srq = qp.pd().create_srq(&Default::default()).unwrap();
+    let before = daemon.state.lock().unwrap().requests.len();
     // SAFETY: the child uses only what is promised to work in one, and ends without unwinding.
     let child = unsafe { libc::fork() };
     if child == 0 {
@@ -269,7 +270,10 @@ fn a_fork_cannot_touch_its_parents_objects() {
     qp.post_send(&[SendWr::send(1, Inline(b"x"))]).unwrap();
     assert_eq!(daemon.state.lock().unwrap().complete_sends(), [1]);
     assert_eq!(cq.poll(&mut [Wc::default()]).unwrap(), 1);
-    context.alloc_pd().unwrap();
+    let _pd = context.alloc_pd().unwrap();
+    // What the child had asked would have come first.
+    let requests = daemon.state.lock().unwrap().requests[before..].to_vec();
+    assert!(matches!(requests[..], [Request::AllocPd { .. }]), "{requests:?}");
 }
 
 #[test]

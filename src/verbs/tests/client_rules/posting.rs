@@ -1,12 +1,13 @@
 //! Lists of work requests, doorbells and states.
 
-use crate::fake_daemon::FakeDaemon;
+use crate::fake_daemon::{FakeDaemon, State};
 use crate::small_qp;
+use std::sync::mpsc::{TryRecvError, channel};
 use urxe_shm::control::Request;
 use urxe_shm::ring::entry::Taken;
 use urxe_types::{RecvWqe, Rkey, SendOp, SendWqe};
 use urxe_verbs::{
-    Access, InitAttr, Inline, PathMtu, PostReason, QpInit, QpState, RecvWr, RemoteBuf, SendWr,
+    Access, InitAttr, Inline, PathMtu, PostReason, QpInit, QpState, RecvWr, RemoteBuf, SendWr, Wc,
 };
 
 #[test]
@@ -72,24 +73,56 @@ fn a_list_rings_once_and_wakes_only_a_sleeping_daemon() {
     let context = daemon.open();
     let cq = context.create_cq(8, None).unwrap();
     let qp = small_qp(&context, &cq);
-    let state = daemon.state.lock().unwrap();
+    let mut state = daemon.state.lock().unwrap();
     let slot = state.qps.values().next().unwrap().slot;
-    let wake = state.wake.as_ref().unwrap();
-    let woken = || rustix::io::read(wake, &mut [0; 8]).is_ok();
-    let post = || qp.post_send(&[SendWr::send(1, Inline(b"x"))]).unwrap();
+    let wake = state.wake.as_ref().unwrap().try_clone().unwrap();
+    let woken = || {
+        let mut times = [0; 8];
+        rustix::io::read(&wake, &mut times).map_or(0, |_| u64::from_ne_bytes(times))
+    };
+    let post_list = |state: &mut State| {
+        qp.post_send(&[1, 2, 3].map(|wr_id| SendWr::send(wr_id, Inline(b"x")))).unwrap();
+        assert_eq!(state.complete_sends(), [1, 2, 3]);
+        assert_eq!(cq.poll(&mut [Wc::default(); 4]).unwrap(), 3);
+    };
 
-    post();
+    post_list(&mut state);
     assert_eq!(state.rung(), [slot]);
-    assert!(!woken(), "it was awake");
+    assert_eq!(woken(), 0, "it was awake");
     assert!(state.doorbells.as_ref().unwrap().fall_asleep());
-    post();
-    assert!(woken());
-    post();
-    assert!(!woken(), "it was woken before");
+    post_list(&mut state);
+    assert_eq!(woken(), 1);
+    post_list(&mut state);
+    assert_eq!(woken(), 0, "it was woken before");
     assert_eq!(state.rung(), [slot]);
     // A receive has no doorbell.
     qp.post_recv(&[RecvWr::new(1, &[])]).unwrap();
     assert_eq!(state.rung(), []);
+
+    // Rung a second time, one that sleeps again at once would be woken a second time.
+    let doorbells = state.doorbells.take().unwrap();
+    std::thread::scope(|scope| {
+        let (end, ended) = channel::<()>();
+        scope.spawn(move || {
+            while ended.try_recv() == Err(TryRecvError::Empty) {
+                doorbells.take(u32::MAX, |_| ());
+                let _ = doorbells.fall_asleep();
+            }
+        });
+        let mut lists = 0;
+        while lists < 200 {
+            post_list(&mut state);
+            match woken() {
+                // It does not sleep yet.
+                0 => std::thread::yield_now(),
+                times => {
+                    assert_eq!(times, 1);
+                    lists += 1;
+                }
+            }
+        }
+        drop(end);
+    });
 }
 
 #[test]

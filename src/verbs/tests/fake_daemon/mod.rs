@@ -10,7 +10,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use urxe_shm::control::channel::{Channel, ChannelError, Listener};
 use urxe_shm::control::event::{COMPLETION, EventRecord};
@@ -109,7 +109,8 @@ impl FakeDaemon {
             let ended = thread.join();
             assert!(ended.is_ok() || std::thread::panicking(), "the fake daemon failed");
         }
-        let mut state = self.state.lock().unwrap();
+        // A test may have failed while it held this.
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.pipes.clear();
         (state.async_events, state.wake) = (None, None);
         state.cm_channels.clear();
