@@ -4,6 +4,8 @@ use crate::harness::{CAPS, Client, End, Kind, Random, connected, eventually, rea
 use rustix::io::Errno;
 use urxe_shm::control::event::{COMPLETION, CQ_ERR};
 use urxe_shm::control::{Request, ResourceDetail, ResourceKind};
+use urxe_shm::ring::geometry::Geometry;
+use urxe_slot::limits::{MAX_CQE, MAX_RING_BYTES};
 use urxe_types::{Extra, QpAttr, QpState, Qpn, SendData, SendOp};
 
 const FLUSHED: u32 = 5;
@@ -130,10 +132,11 @@ fn a_size_that_makes_no_sense_is_refused_and_changes_nothing() {
 fn the_room_of_the_old_ring_is_used_again() {
     let daemon = start(1);
     let mut a = End::new(&daemon, 0, Kind::Shared, 64);
-    // Each of these is 64 MiB: without giving back, the quota would be used up at once.
-    for round in 0..200 {
-        let cqe = if round % 2 == 0 { urxe_slot::limits::MAX_CQE } else { 10 };
-        a.client.resize_cq(&mut a.cq, cqe).unwrap();
+    // Twice as many as there would be room for if none was given back.
+    let size = Geometry::completion(MAX_CQE).unwrap().size();
+    for _ in 0..2 * MAX_RING_BYTES / u64::from(size) {
+        a.client.resize_cq(&mut a.cq, MAX_CQE).unwrap();
+        a.client.resize_cq(&mut a.cq, 10).unwrap();
     }
 }
 
