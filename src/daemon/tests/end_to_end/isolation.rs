@@ -3,7 +3,7 @@
 
 use crate::harness::{
     CAPS, Client, End, Kind, Random, Running, attrs, connected, datagram_attrs, eventually,
-    fresh_addr, fresh_path, start, unreliable_attrs,
+    fresh_addr, fresh_path, start, start_with, unreliable_attrs,
 };
 use rustix::fs::MemfdFlags;
 use rustix::process::geteuid;
@@ -16,7 +16,7 @@ use urxe_shm::control::{Backing, Reply, Request, WhyCopied};
 use urxe_shm::memory::region::{Mapping, create_memfd};
 use urxe_types::{
     Access, Extra, FlushPlacement, FlushSelectivity, MwType, QpAttr, QpState, QpType, Rkey,
-    SendData, SendOp,
+    SendData, SendOp, SendWr,
 };
 
 /// Offsets into a ring's header.
@@ -465,8 +465,15 @@ fn random_receives_harm_no_other_program() {
 
 #[test]
 fn scribbled_doorbells_ring_only_the_programs_own_bells() {
-    let (first, second) = (start(1), start(1));
+    // In one slot, which looks at the doorbells of all these programs.
+    let (first, second) = (start_with(1, |config| config.slots = 1), start(1));
     let mut witness = Witness::new(&first, &second);
+    let (mut other, peer) = connected(&first, &second, Kind::Shared, 64);
+    let (remote_addr, rkey) = (peer.mr.addr, peer.mr.rkey);
+    let op = SendOp::Write { remote_addr, rkey, imm: None };
+    let wr = SendWr { wr_id: 7, op, to: None, fence: false, signaled: true, solicited: false };
+    other.qp.sq.push(&wr, SendData::Inline(b"not yet")).unwrap();
+    other.qp.sq.publish();
     let end = End::new(&first, 0, Kind::Shared, 64);
     let mut random = Random::new(11);
     for _ in 0..200 {
@@ -476,4 +483,8 @@ fn scribbled_doorbells_ring_only_the_programs_own_bells() {
     witness.is_served();
     end.client.memory.write(0, &[0xff; 12288]).unwrap();
     witness.is_served();
+    assert_eq!((other.cq.poll(), peer.mr.read(0, 7)), (vec![], vec![0; 7]));
+    other.client.ring(&other.qp);
+    assert_eq!(other.cq.wait(1)[0].wr_id, 7);
+    assert_eq!(peer.mr.read(0, 7), b"not yet");
 }
