@@ -1,6 +1,8 @@
 //! Several slots: from outside one daemon, and inside nobody is in another's way.
 
-use crate::harness::{Client, End, Kind, Running, connected, eventually, fresh_path, start_with};
+use crate::harness::{
+    ALL, Client, End, Kind, Running, connected, eventually, fresh_path, start_with,
+};
 use crate::startup::{signal, urxed_at};
 use rustix::net::sockopt::set_socket_linger;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
@@ -18,8 +20,9 @@ use urxe_daemon::limits::MAX_SESSIONS;
 use urxe_shell::testing::{could_not_run, needs_root};
 use urxe_shm::control::channel::{Channel, ChannelError};
 use urxe_shm::control::{
-    CmReply, CmRequest, MAX_FDS, MAX_MESSAGE, Reply, Request, ResourceKind, encode,
+    Backing, CmReply, CmRequest, MAX_FDS, MAX_MESSAGE, Reply, Request, ResourceKind, encode,
 };
+use urxe_shm::memory::region::{Mapping, create_memfd};
 use urxe_shm::ring::completion_notifier::CompletionWaiter;
 use urxe_types::{Extra, SendData, SendOp, SlotId};
 
@@ -53,6 +56,43 @@ fn programs_are_spread_over_the_slots_and_talk_across_them() {
         assert_eq!(b.cq.wait(1)[0].byte_len, 6);
         assert_eq!(b.mr.read(0, 6), b"across");
     }
+}
+
+/// MEM-008
+#[test]
+fn atomics_of_programs_of_two_slots_on_one_number_lose_nothing() {
+    const TOGETHER: u64 = 16;
+    const ROUNDS: u64 = 500;
+    let (daemon, others) = (with_slots(2), with_slots(2));
+    let memfd = create_memfd("shared-by-programs", 4096).unwrap();
+    let memory = Mapping::new(&memfd, 0, 4096).unwrap();
+    let mut pairs = [(); 2].map(|()| {
+        let (a, mut b) = connected(&others, &daemon, Kind::Shared, 64);
+        let backing = Backing::Shared { offset: 0 };
+        let request =
+            Request::RegMr { pd: b.pd, addr: 0, length: 4096, iova: 0, access: ALL, backing };
+        let (reply, _) = b.client.call_with(&request, &[memfd.as_fd()]).unwrap();
+        let Reply::Mr { rkey, .. } = reply else { panic!("{reply:?}") };
+        (a, b, rkey)
+    });
+    assert_ne!(slot_of(&pairs[0].1), slot_of(&pairs[1].1));
+    std::thread::scope(|scope| {
+        for (a, _, rkey) in &mut pairs {
+            scope.spawn(move || {
+                let add = SendOp::FetchAdd { remote_addr: 8, rkey: *rkey, add: 1 };
+                for _ in 0..ROUNDS {
+                    for wr_id in 0..TOGETHER {
+                        a.post_send(wr_id, add, SendData::Sges(&[a.mr.sge(0, 8)]));
+                    }
+                    let completed = a.cq.wait(TOGETHER as usize);
+                    assert!(completed.iter().all(|entry| entry.status == 0), "{completed:?}");
+                }
+            });
+        }
+    });
+    let mut number = [0; 8];
+    memory.read(8, &mut number).unwrap();
+    assert_eq!(u64::from_ne_bytes(number), 2 * ROUNDS * TOGETHER);
 }
 
 /// Both slots and a thread that polls in vain have one processor. The program posts without pause,
