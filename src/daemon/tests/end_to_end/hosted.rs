@@ -72,7 +72,7 @@ impl Others {
 }
 
 /// Every kind of request from one program to another.
-fn talk(a: &mut End, b: &mut End) {
+pub(crate) fn talk(a: &mut End, b: &mut End) {
     a.mr.write(0, b"sent");
     b.post_recv(1, &[b.mr.sge(100, 4)]);
     a.exchange(SendOp::Send(Extra::None), &[a.mr.sge(0, 4)]);
@@ -508,6 +508,10 @@ fn a_program_that_is_stopped_is_silent_and_goes_on_later_and_nobody_else_waits_f
     });
     program.post_write();
     others.notice_nothing();
+    let next = [(); 3].map(|()| end_of(hosting(daemon.socket()), "urxe0", Kind::Shared));
+    let stopped = SlotId::named_by(Qpn::new(program.qpn)).index();
+    assert!(!next.each_ref().map(slot_of).contains(&stopped));
+    drop(next);
     // It is left out of what is shown.
     assert!(!program.is_listed(&mut observer));
     others.notice_nothing();

@@ -1,19 +1,21 @@
 //! What requests are refused, by which number and in which words; and that a refusal changes
 //! nothing.
 
-use crate::harness::{ALL, CAPS, Client, End, Kind, start};
+use crate::harness::{ALL, CAPS, Client, End, Kind, connected, eventually, start};
+use crate::hosted::talk;
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use std::os::fd::AsFd;
 use urxe_shell::testing::could_not_run;
 use urxe_shm::control::channel::Channel;
+use urxe_shm::control::closing::has_hung_up;
 use urxe_shm::control::{
     Backing, ContextHandle, ControlError, CqHandle, Cursor, PdHandle, QpCaps, QpHandle, Reply,
     Request, SrqAttr, SrqHandle, WhyCopied,
 };
 use urxe_shm::memory::region::create_memfd;
 use urxe_slot::limits;
-use urxe_types::{Access, Extra, Gid, MwType, QpAttr, QpState, QpType, Qpn, SendOp};
+use urxe_types::{Access, Extra, Gid, MwType, QpAttr, QpState, QpType, Qpn, SendData, SendOp};
 
 fn assert_refused<T: std::fmt::Debug>(
     result: Result<T, ControlError>,
@@ -292,18 +294,30 @@ fn memory_of_no_bytes_can_be_registered_and_opens_nothing() {
 
 #[test]
 fn memory_may_be_registered_on_demand() {
-    let daemon = start(1);
-    let mut client = Client::connect(daemon.socket());
+    // So much that no page is there before it is used.
+    const LEN: usize = 1 << 20;
+    const GRH: usize = 40;
+    let (first, second) = (start(1), start(1));
+    let mut client = Client::connect(first.socket());
     let context = client.open("urxe0");
     let Ok(Reply::Device(attr)) = client.call(Request::QueryDevice { context }) else { panic!() };
     assert_eq!((attr.odp_caps.rc, attr.odp_caps.ud), (0x3f, 0x23));
-    let pd = client.alloc_pd(context);
-    let bytes = vec![0u8; 4096];
-    let addr = bytes.as_ptr() as u64;
     let access = ALL | Access::ON_DEMAND | Access::HUGETLB;
-    let backing = Backing::Process { why: WhyCopied::NotAsked };
-    let request = Request::RegMr { pd, addr, length: 4096, iova: addr, access, backing };
-    assert!(matches!(client.call(request), Ok(Reply::Mr { .. })));
+    let on_demand = |mut end: End, kind| {
+        end.mr = end.client.mr_with(end.pd, kind, LEN, access);
+        end
+    };
+    for kind in [Kind::Shared, Kind::Process] {
+        let (a, b) = connected(&first, &second, kind, 1);
+        talk(&mut on_demand(a, kind), &mut on_demand(b, kind));
+        let [mut a, mut b] =
+            [&first, &second].map(|daemon| on_demand(End::datagram(daemon, 0, kind, 1), kind));
+        a.mr.write(0, b"datagram");
+        b.post_recv(1, &[b.mr.sge(0, 100)]);
+        a.post_datagram(2, b.destination(), SendData::Sges(&[a.mr.sge(0, 8)]));
+        assert_eq!((a.cq.wait(1)[0].status, b.cq.wait(1)[0].status), (0, 0));
+        assert_eq!(b.mr.read(GRH, 8), b"datagram");
+    }
 }
 
 #[test]
@@ -477,9 +491,12 @@ fn statistics_come_in_pages_and_mean_something() {
 fn unexpected_descriptors_are_refused() {
     let daemon = start(1);
     let mut client = Client::connect(daemon.socket());
-    let memfd = create_memfd("unasked", 4096).unwrap();
-    let refused = client.call_with(&Request::ListDevices, &[memfd.as_fd(), memfd.as_fd()]);
+    let (read_end, write_end) = std::io::pipe().unwrap();
+    let fds = [write_end.as_fd(), write_end.as_fd()];
+    let refused = client.call_with(&Request::ListDevices, &fds);
     assert_refused(refused, Errno::PROTO, "2 descriptors");
+    drop(write_end);
+    eventually("they are closed", || has_hung_up(&read_end).then_some(()));
     // The session goes on.
     client.open("urxe0");
 }
