@@ -29,17 +29,28 @@ impl Family {
     /// # Panics
     /// If one of them fails, after printing how to repeat it.
     pub fn check(&self) {
+        self.check_by(self.run);
+    }
+
+    /// The same, where `run` makes the family's runs and keeps what they came to. Returns whether
+    /// those of the test were made, all of them.
+    ///
+    /// # Panics
+    /// As [`check`](Self::check) does.
+    pub fn check_by(&self, mut run: impl FnMut(u64, bool)) -> bool {
         if let Some(seed) = variable("URXE_SIM_SEED") {
             eprintln!("{}: seed {seed}", self.name);
-            return (self.run)(seed, true);
+            run(seed, true);
+            return false;
         }
         let runs = variable("URXE_SIM_RUNS").unwrap_or(self.runs);
         let seeds: Range<u64> = self.first..self.first + runs;
         for seed in seeds {
             let message = OnPanic { family: self.name, seed };
-            (self.run)(seed, false);
+            run(seed, false);
             std::mem::forget(message);
         }
+        runs >= self.runs
     }
 }
 
