@@ -3,14 +3,17 @@
 //! The server is a few messages of the kernel's FUSE protocol (`linux/fuse.h`), for a directory
 //! with one file. An ordinary user mounts it in a namespace of its own.
 
-use super::{Result, Setting};
+use super::{Lacking, Result, Setting};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno, read, write};
 use rustix::mount::{MountFlags, mount};
 use rustix::process::{getgid, getuid};
+use std::error::Error;
 use std::ffi::CString;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -42,18 +45,20 @@ const UNSHARED: &str = "--unshared";
 
 impl Mount {
     /// Mounts it. An attacker that has no mount namespace of its own becomes one that has: it does
-    /// not return then.
+    /// not return then. [`Lacking`] where users may not mount it, or the kernel has no FUSE.
     pub(super) fn new(setting: &Setting, attack: &str) -> Result<Mount> {
         if !setting.is_unshared {
-            return Err(unshared(setting, attack).into());
+            return Err(unshared(setting, attack));
         }
         let path = setting.socket.with_file_name("fuse");
         let flags = OFlags::RDWR | OFlags::CLOEXEC;
-        let device = rustix::fs::open("/dev/fuse", flags, Mode::empty())?;
+        let device = rustix::fs::open("/dev/fuse", flags, Mode::empty())
+            .map_err(|errno| lacking_or_wrong("/dev/fuse", errno))?;
         let (fd, user, group) = (device.as_raw_fd(), getuid().as_raw(), getgid().as_raw());
         let options = format!("fd={fd},rootmode=40000,user_id={user},group_id={group}");
         let options = CString::new(options)?;
-        mount("attack", &path, "fuse", MountFlags::NOSUID | MountFlags::NODEV, Some(&*options))?;
+        mount("attack", &path, "fuse", MountFlags::NOSUID | MountFlags::NODEV, Some(&*options))
+            .map_err(|errno| lacking_or_wrong("mount of FUSE", errno))?;
         let answers = Arc::new(AtomicBool::new(true));
         let mount = Mount { path, answers: Arc::clone(&answers) };
         std::thread::spawn(move || serve(&device, &answers));
@@ -75,16 +80,39 @@ impl Mount {
     }
 }
 
-/// Executes this attacker in namespaces of its own. Returns only why that cannot be done.
-fn unshared(setting: &Setting, attack: &str) -> std::io::Error {
-    use std::os::unix::process::CommandExt;
-    let attacker = setting.attacker(attack);
-    let mut command = std::process::Command::new("unshare");
-    if !getuid().is_root() {
-        command.args(["--user", "--map-root-user"]);
+/// Whether it is this machine that has or permits no FUSE.
+fn lacking_or_wrong(what: &str, errno: Errno) -> Box<dyn Error> {
+    let reason = format!("{what}: {errno}");
+    match errno {
+        Errno::NOENT | Errno::NODEV | Errno::NXIO | Errno::ACCESS | Errno::PERM => {
+            Lacking(reason).into()
+        }
+        _ => reason.into(),
     }
-    command.arg("--mount").arg(attacker.get_program()).args(attacker.get_args());
-    command.arg(UNSHARED).exec()
+}
+
+/// Executes this attacker in namespaces of its own. Returns only why that cannot be done.
+fn unshared(setting: &Setting, attack: &str) -> Box<dyn Error> {
+    let unshare = || {
+        let mut command = Command::new("unshare");
+        if !getuid().is_root() {
+            command.args(["--user", "--map-root-user"]);
+        }
+        command.arg("--mount");
+        command
+    };
+    // What becomes of the attacker behind it would not tell this from an attack that is broken.
+    match unshare().arg("true").output() {
+        Ok(ended) if ended.status.success() => {}
+        Ok(ended) => {
+            let said = String::from_utf8_lossy(&ended.stderr);
+            return Lacking(format!("unshare ended with {}: {}", ended.status, said.trim())).into();
+        }
+        Err(error) => return Lacking(format!("unshare: {error}")).into(),
+    }
+    let attacker = setting.attacker(attack);
+    let mut command = unshare();
+    command.arg(attacker.get_program()).args(attacker.get_args()).arg(UNSHARED).exec().into()
 }
 
 /// Answers the kernel until it is told not to.

@@ -257,7 +257,7 @@ fn killed_registrations(setting: &Setting, ready: &mut dyn FnMut()) -> Result {
     let mut rng = Rng::new(1);
     ready();
     forever(|| {
-        let start = |_| setting.attacker("mr-churn").spawn();
+        let start = |_| setting.other_attacker("mr-churn").spawn();
         for mut child in (0..4).map(start).collect::<std::io::Result<Vec<_>>>()? {
             std::thread::sleep(Duration::from_millis(rng.range(1..=20)));
             // It may have ended by itself.

@@ -31,6 +31,7 @@ pub mod victim;
 mod workers;
 
 use program::Program;
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -38,6 +39,21 @@ use std::time::Duration;
 
 /// Whatever went wrong: an attack only says that it did.
 pub type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;
+
+/// What an attack needs and this machine lacks: no attacker of this user can make it here.
+#[derive(Debug)]
+pub struct Lacking(String);
+
+/// What a [`Lacking`] is shown as begins so, by which its attacker is told from one that failed.
+const COULD_NOT_RUN: &str = "could not run: ";
+
+impl fmt::Display for Lacking {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{COULD_NOT_RUN}{}", self.0)
+    }
+}
+
+impl std::error::Error for Lacking {}
 
 /// The multicast group in which victims have a QP.
 const VICTIMS_GROUP: Ipv4Addr = Ipv4Addr::new(239, 7, 7, 8);
@@ -81,11 +97,17 @@ impl Setting {
         command
     }
 
-    /// Another process of this user, which attacks in another way. It ends with this one.
+    /// An attacker of this user.
     fn attacker(&self, attack: &str) -> Command {
-        let program = self.socket.with_file_name("attack");
-        let mut command = self.command(&program);
-        command.args(["--attacker", attack]).args(["--parent", &std::process::id().to_string()]);
+        let mut command = self.command(&self.socket.with_file_name("attack"));
+        command.args(["--attacker", attack]);
+        command
+    }
+
+    /// Another process of this user, which attacks in another way. It ends with this one.
+    fn other_attacker(&self, attack: &str) -> Command {
+        let mut command = self.attacker(attack);
+        command.args(["--parent", &std::process::id().to_string()]);
         command.stdout(std::process::Stdio::null());
         command
     }
@@ -105,7 +127,8 @@ pub struct Attack {
     /// It stops or ends what serves its own user's programs, and may: a victim of the same user is
     /// lost.
     pub ends_own: bool,
-    /// Makes it. It says when it is under way; what it returns is why it cannot go on.
+    /// Makes it. It says when it is under way; what it returns is why it cannot go on, or
+    /// [`Lacking`], why it cannot be made here.
     pub run: Run,
 }
 

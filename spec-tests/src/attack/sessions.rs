@@ -134,7 +134,7 @@ fn session_bomb(setting: &Setting, ready: &mut dyn FnMut()) -> Result {
 }
 
 fn session_forks(setting: &Setting, ready: &mut dyn FnMut()) -> Result {
-    let start = |_| setting.attacker("requests").spawn();
+    let start = |_| setting.other_attacker("requests").spawn();
     let children = (0..setting.many(128, 24)).map(start).collect::<std::io::Result<Vec<_>>>()?;
     ready();
     wait()?;
@@ -166,7 +166,7 @@ fn killed_programs(setting: &Setting, ready: &mut dyn FnMut()) -> Result {
     let mut is_ready = false;
     let ends = [Signal::KILL, Signal::SEGV, Signal::STOP];
     for signal in ends.into_iter().cycle() {
-        let start = |_| setting.attacker("greedy").spawn();
+        let start = |_| setting.other_attacker("greedy").spawn();
         let children = (0..4).map(start).collect::<std::io::Result<Vec<_>>>()?;
         std::thread::sleep(Duration::from_millis(100));
         if !std::mem::replace(&mut is_ready, true) {

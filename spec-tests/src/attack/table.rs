@@ -1,5 +1,6 @@
 //! What came of the attacks.
 
+use super::Attack;
 use super::resources::Resources;
 use super::victim::Latency;
 use serde::Serialize;
@@ -52,7 +53,11 @@ pub struct Row {
     pub found: Option<&'static str>,
     pub what: &'static str,
     pub attacker: Attacker,
-    /// Why the attacker could not go on, if it could not.
+    /// Why it could not be made on this machine, if it could not: nothing else here says anything.
+    pub could_not_run: Option<String>,
+    /// The attacker said that it was under way.
+    pub is_under_way: bool,
+    /// Why the attacker could not go on, or begin, if it could not.
     pub stopped: Option<String>,
     /// The daemon still runs.
     pub is_daemon_up: bool,
@@ -101,11 +106,31 @@ const KNOWN: &[(&str, &str)] = &[
 ];
 
 impl Row {
+    /// An attack that could not be made here, and why.
+    pub(super) fn could_not_run(attack: &Attack, attacker: Attacker, reason: &str) -> Row {
+        Row {
+            attack: attack.name,
+            found: attack.found,
+            what: attack.what,
+            attacker,
+            could_not_run: Some(reason.to_owned()),
+            is_under_way: false,
+            stopped: None,
+            is_daemon_up: true,
+            newcomer_refused: None,
+            other_user: None,
+            same_user: None,
+            memory_charged: 0,
+            left: Some(Resources::default()),
+        }
+    }
+
     /// What must not be so, whatever else the machine does.
     pub fn problems(&self) -> Vec<&'static str> {
         let other = self.other_user.as_ref();
         let same = self.same_user.as_ref();
         let candidates = [
+            (!self.is_under_way && self.could_not_run.is_none(), "attacker was never under way"),
             (!self.is_daemon_up, "daemon down"),
             (self.newcomer_refused.is_some(), REFUSED),
             (other.is_some_and(|seen| seen.attacked.is_err()), "other user's connection lost"),
@@ -159,8 +184,10 @@ impl Row {
 /// What is known and was not seen, of the attacks that were made.
 pub fn not_seen(rows: &[Row]) -> Vec<&'static (&'static str, &'static str)> {
     let is_missing = |(attack, problem): &&(&str, &str)| {
-        let of_attack = rows.iter().filter(|row| row.attack == *attack && row.is_known(problem));
-        of_attack.into_iter().any(|row| !row.problems().contains(problem))
+        let mut made = rows.iter().filter(|row| row.could_not_run.is_none());
+        made.any(|row| {
+            row.attack == *attack && row.is_known(problem) && !row.problems().contains(problem)
+        })
     };
     KNOWN.iter().filter(is_missing).collect()
 }
@@ -221,6 +248,7 @@ fn notes(row: &Row) -> Vec<String> {
         false => (*problem).to_owned(),
     };
     let mut notes: Vec<String> = row.problems().iter().map(known).collect();
+    notes.extend(row.could_not_run.iter().map(|why| format!("could not run: {why}")));
     notes.extend(row.newcomer_refused.iter().map(|why| format!("[{why}]")));
     let victims = row.other_user.iter().chain(&row.same_user);
     let lost = victims.filter_map(|seen| seen.attacked.as_ref().err());

@@ -3,7 +3,7 @@
 use super::resources::{Resources, Watcher, kill_worker_of, of_processes, workers_of};
 use super::table::{Attacker, Row, Seen};
 use super::victim::Latency;
-use super::{Attack, By, Result, Setting};
+use super::{Attack, By, COULD_NOT_RUN, Result, Setting};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -269,9 +269,15 @@ impl Testbed {
         }
         let before = self.look()?;
         let process = Process::start(&mut self.role(same, &["--attacker", attack.name]))?;
-        let mut stopped = match process.line(UNDER_WAY).as_deref() {
-            Ok("ready") => None,
-            Ok(other) => Some(other.to_owned()),
+        let attacker = if is_root() { attacker } else { Attacker::DaemonsUser };
+        let said = process.line(UNDER_WAY);
+        let is_under_way = said.as_ref().is_ok_and(|line| line == "ready");
+        let mut stopped = match said {
+            Ok(_) if is_under_way => None,
+            Ok(line) => match line.strip_prefix(COULD_NOT_RUN) {
+                Some(reason) => return Ok(Row::could_not_run(attack, attacker, reason)),
+                None => Some(line),
+            },
             Err(_) => Some("was not under way in time".to_owned()),
         };
         self.newcomers += 1;
@@ -308,7 +314,9 @@ impl Testbed {
             attack: attack.name,
             found: attack.found,
             what: attack.what,
-            attacker: if is_root() { attacker } else { Attacker::DaemonsUser },
+            attacker,
+            could_not_run: None,
+            is_under_way,
             stopped,
             is_daemon_up,
             newcomer_refused,

@@ -167,10 +167,14 @@ fn make_attacks(args: &Args) -> Result<ExitCode> {
     if !rustix::process::geteuid().is_root() {
         eprintln!("attack: not root, so all programs are of the daemon's user");
     }
+    let wanted = || attack::all().filter(|attack| attack.name.contains(&args.only));
+    if wanted().next().is_none() {
+        return Err(format!("no attack has {:?} in its name; see --list", args.only).into());
+    }
     let mut testbed = Testbed::new(extent)?;
     let mut rows = Vec::new();
     for attacker in [Attacker::OtherUser, Attacker::DaemonsUser] {
-        for attack in attack::all().filter(|attack| attack.name.contains(&args.only)) {
+        for attack in wanted() {
             let begun = Instant::now();
             let row = testbed.attack(attack, attacker);
             let Some(row) = row.map_err(|error| format!("{}: {error}", attack.name))? else {
@@ -178,6 +182,9 @@ fn make_attacks(args: &Args) -> Result<ExitCode> {
             };
             let (took, news) = (begun.elapsed().as_secs_f64(), row.news().join(", "));
             eprintln!("{took:>5.1} s  {}: {} {news}", attack.name, attack.what);
+            if let Some(why) = &row.could_not_run {
+                eprintln!("could not run: {}: {why}", attack.name);
+            }
             rows.push(row);
         }
     }
@@ -188,6 +195,9 @@ fn make_attacks(args: &Args) -> Result<ExitCode> {
     let said = testbed.said();
     let (left, workers) = testbed.finish()?;
     let mut problems = judge(&rows, args.short);
+    if rows.is_empty() {
+        problems.push("no attack was made: this user can make none of these".to_owned());
+    }
     // What else there is more than before the first program is not of those that are gone: tables,
     // and sockets for source ports, which were used for the first time.
     if left.sessions > 0 || left.objects > 0 {
