@@ -11,12 +11,13 @@ export "$(tail -n 1 $GITHUB_ENV)"
 urxe devinfo | grep -q "$address"
 urxe run --explain -- bash -eo pipefail -c '
     ib_write_bw -n 500 >/dev/null &
+    server=$!
     tries=0
     until ib_write_bw -n 500 localhost >/tmp/client; do
         tries=$((tries + 1))
         [ $tries -lt 50 ]
         sleep 0.2
     done
-    wait
+    wait $server
 ' 2>/tmp/log || { cat /tmp/log; exit 1; }
 grep -A 1 '#bytes' /tmp/client
