@@ -8,11 +8,21 @@ with the keys of the installed package debian-archive-keyring.
 import pathlib
 import shutil
 import subprocess
+import sys
 
 import cargo
 
 CACHE = cargo.target_directory() / 'interop'
 KEYS = '/usr/share/keyrings/debian-archive-keyring.gpg'
+# Exit status of a script whose work cannot be done on this machine. One that is broken ends with
+# another, that of an exception for example, and is a failure.
+CANNOT = 77
+
+
+def cannot(why):
+    """Ends the script, with why its work cannot be done here."""
+    print(why, file=sys.stderr)
+    sys.exit(CANNOT)
 
 
 def mirror():
@@ -51,12 +61,15 @@ class Release:
         done = subprocess.run([*command[:1], '-q', *flags, *command[1:]],
                               capture_output=True, text=True, cwd=self.folder)
         if done.returncode:
-            raise SystemExit(f'{" ".join(command)} ({self.suite}): exit {done.returncode}\n'
-                             f'{done.stdout}{done.stderr}'.rstrip())
+            cannot(f'{" ".join(command)} ({self.suite}): exit {done.returncode}\n'
+                   f'{done.stdout}{done.stderr}'.rstrip())
         return done.stdout
 
     def _update(self):
         """Gives apt its state, once."""
+        for program in 'apt-get', 'dpkg-deb':
+            if not shutil.which(program):
+                cannot(f'{program} is not installed: packages of Debian cannot be fetched')
         if (self.apt / 'updated').exists():
             return
         shutil.rmtree(self.apt, ignore_errors=True)

@@ -87,7 +87,7 @@ def _built(path, *sources):
 def _need():
     missing = lacks(NEEDED)
     if missing:
-        raise SystemExit(f'the guest cannot be built: apt-get install {" ".join(missing)}')
+        debian.cannot(f'the guest cannot be built: apt-get install {" ".join(missing)}')
 
 
 @contextlib.contextmanager

@@ -1,12 +1,12 @@
 //! Stock programs of rdma-core, by the scripts of `interop/`.
 
 use crate::packages::{
-    self, CC, DEBIAN_KEYS, IBVERBS_DEV, IBVERBS_UTILS, IP, KMOD, PERFTEST, PYVERBS, QEMU,
+    self, CC, DEBIAN_KEYS, IBVERBS_DEV, IBVERBS_UTILS, IP, KMOD, PERFTEST, PYTHON, PYVERBS, QEMU,
     RDMACM_UTILS, RXE_PROVIDER, ZSTD,
 };
 use std::ffi::OsString;
-use std::process::Command;
-use urxe_shell::{Result, output, release_binary, root, run, run_for_reason};
+use std::process::{Command, Stdio};
+use urxe_shell::{Result, release_binary, root, run, run_for_reason};
 
 /// The address of the device that the Python tests run on. Those of the connection manager take
 /// the first address that the device's interface has, so it must be that one.
@@ -33,7 +33,7 @@ pub(crate) fn python_tests() -> Result {
 pub(crate) fn lacks_generations() -> Option<String> {
     // A program of the other release that does nothing.
     let other = ["--", "/usr/bin/python3", "-c", ""];
-    packages::lacking(&[IBVERBS_UTILS, PERFTEST, RXE_PROVIDER])
+    packages::lacking(&[IBVERBS_UTILS, PERFTEST, PYTHON, RXE_PROVIDER])
         .or_else(|| cannot(script("rdma-core/newer").args(other)))
 }
 
@@ -78,10 +78,27 @@ fn script(name: &str) -> Command {
     Command::new(root().join("interop").join(name))
 }
 
-/// Why a command cannot be done here. A script that is broken lacks nothing: its stage is run, and
-/// fails.
+/// Exit status of a script whose work cannot be done on this machine: that of `interop/debian.py`.
+const CANNOT: i32 = 77;
+
+/// Why a command cannot be done here. A script that is broken lacks nothing, and does not end as
+/// one that does: its stage is run, and fails.
 fn cannot(command: &mut Command) -> Option<String> {
-    const BROKEN: [&str; 4] = ["NameError:", "AttributeError:", "SyntaxError:", "TypeError:"];
-    let is_broken = |reason: &String| BROKEN.iter().any(|error| reason.contains(error));
-    output(command).err().filter(|reason| !is_broken(reason))
+    let ended = command.stdin(Stdio::null()).output().ok()?;
+    let said = String::from_utf8_lossy(&ended.stderr);
+    (ended.status.code() == Some(CANNOT)).then(|| said.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_script_that_says_so_cannot_be_run_here() {
+        let ended = |script| cannot(Command::new("sh").args(["-c", script]));
+        assert_eq!(ended("echo no network >&2; exit 77"), Some("no network".to_owned()));
+        assert_eq!(ended("echo ImportError: a module >&2; exit 1"), None);
+        assert_eq!(ended(""), None);
+        assert_eq!(cannot(&mut Command::new("/no/such/script")), None);
+    }
 }

@@ -19,6 +19,7 @@ pub(crate) const NFTABLES: Package = Package { program: "nft", package: "nftable
 pub(crate) const IPERF3: Package = Package { program: "iperf3", package: "iperf3" };
 pub(crate) const SETPRIV: Package = Package { program: "setpriv", package: "util-linux" };
 pub(crate) const PRLIMIT: Package = Package { program: "prlimit", package: "util-linux" };
+pub(crate) const PYTHON: Package = Package { program: "python3", package: "python3" };
 pub(crate) const SCAPY: Package = Package {
     program: "/usr/lib/python3/dist-packages/scapy/contrib/roce.py",
     package: "python3-scapy",
@@ -62,7 +63,7 @@ pub(crate) const RDMACM_DEV: Package =
     Package { program: "/usr/include/rdma/rdma_cma.h", package: "librdmacm-dev" };
 
 /// Every package that a command of ours needs.
-pub(crate) const ALL: [Package; 31] = [
+pub(crate) const ALL: [Package; 32] = [
     IP,
     ETHTOOL,
     TCPDUMP,
@@ -71,6 +72,7 @@ pub(crate) const ALL: [Package; 31] = [
     IPERF3,
     SETPRIV,
     PRLIMIT,
+    PYTHON,
     SCAPY,
     IBVERBS_UTILS,
     RDMACM_UTILS,
