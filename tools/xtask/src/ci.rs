@@ -3,8 +3,8 @@
 use crate::packages::{self, IBVERBS_UTILS, PYTEST, RXE_PROVIDER, SCAPY};
 use crate::report::Report;
 use crate::{
-    attack, deny, descendants, fuzz, install_test, instructions, interop, msrv, ordinary_user,
-    programs, rules, seeded, semver, setup, tidy, wire,
+    attack, deny, descendants, fuzz, install_test, instructions, interop, libtest, msrv,
+    ordinary_user, programs, rules, seeded, semver, setup, tidy, wire,
 };
 use std::process::{Command, ExitCode, Stdio};
 use urxe_shell::testing::REQUIRE_ROOT;
@@ -199,11 +199,10 @@ pub(crate) fn published_crates() -> Result {
 fn loom() -> Result {
     // Its own target folder: the flag changes every crate, and would evict the others' builds.
     let target = target_directory().join("loom");
-    let target = target.to_string_lossy();
-    run_cargo(
-        &["test", "--package", "urxe-shm", "--release", "--lib", "--locked", "loom"],
-        &[("RUSTFLAGS", "--cfg loom"), ("CARGO_TARGET_DIR", &target)],
-    )
+    let mut command = cargo();
+    command.args(["test", "--package", "urxe-shm", "--release", "--lib", "--locked", "loom"]);
+    command.env("RUSTFLAGS", "--cfg loom").env("CARGO_TARGET_DIR", target);
+    libtest::run(&mut command)
 }
 
 fn demo(args: &[&str]) -> Result {

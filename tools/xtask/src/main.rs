@@ -10,6 +10,7 @@ mod fuzz;
 mod install_test;
 mod instructions;
 mod interop;
+mod libtest;
 mod msrv;
 mod netns;
 mod ordinary_user;

@@ -1,5 +1,6 @@
 //! The simulation for as long as wanted.
 
+use crate::libtest;
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 use urxe_shell::{Result, cargo};
@@ -39,7 +40,7 @@ pub(crate) fn run(options: &Options) -> Result {
     command.args(["test", "--profile", "soak", "-p", "urxe-spec-tests", "--test", "simulation"]);
     if let (Some(seed), Some(family)) = (options.seed, &options.only) {
         command.env("URXE_SIM_SEED", seed.to_string());
-        return urxe_shell::run(command.args(["--", "--nocapture"]).arg(family));
+        return libtest::run(command.args(["--", "--nocapture"]).arg(family));
     }
     let first = options.from.unwrap_or_else(|| {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -67,5 +68,5 @@ pub(crate) fn run(options: &Options) -> Result {
     // What failed is printed where it fails; a trace of the end of the test is of no use.
     command.env("RUST_BACKTRACE", "0");
     command.args(["--", "--ignored", "--exact", "--nocapture", "soak::soak"]);
-    urxe_shell::run(&mut command)
+    libtest::run(&mut command)
 }
