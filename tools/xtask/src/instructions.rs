@@ -44,6 +44,10 @@ const LIST: u64 = 8;
 /// slightly other code.
 const TOLERANCE: i64 = 10;
 
+/// By how much of 100 a count may be smaller: no compiler makes so much of that, and from a known
+/// count that is no longer near, no loss would show.
+const GAIN: i64 = 50;
+
 /// The counts that are known.
 const KNOWN: &str = "src/nic/benches/instructions.txt";
 
@@ -71,7 +75,8 @@ pub(crate) fn lacks() -> Option<String> {
     lacking(&[VALGRIND])
 }
 
-/// Counts, shows the counts beside those that are known, and refuses larger ones.
+/// Counts, shows the counts beside those that are known, and refuses larger ones, and ones that are
+/// smaller by far.
 #[allow(clippy::print_stdout)] // the table is what it is for
 pub(crate) fn count(options: &Options) -> Result {
     if let Some(reason) = lacks() {
@@ -81,7 +86,7 @@ pub(crate) fn count(options: &Options) -> Result {
     let known = parse(&std::fs::read_to_string(&known_path).unwrap_or_default());
     let program = build()?;
     let mut counts = BTreeMap::new();
-    let mut larger = Vec::new();
+    let (mut larger, mut smaller) = (Vec::new(), Vec::new());
     println!("{:<24} {:>12} {:>10} {:>8}", "instructions a message", "counted", "known", "");
     for message in MESSAGES {
         for party in PARTIES {
@@ -90,6 +95,11 @@ pub(crate) fn count(options: &Options) -> Result {
                 continue;
             }
             let count = per_message(&program, message, party)?;
+            if count <= 0 {
+                return Err(format!(
+                    "{name}: {count} instructions a message: what is counted is not there"
+                ));
+            }
             let before = known.get(&name).copied();
             let change = before.map(|before| (count - before) * 100 / before.max(1));
             println!(
@@ -100,18 +110,32 @@ pub(crate) fn count(options: &Options) -> Result {
             if change.is_none_or(|change| change > TOLERANCE) {
                 larger.push(name.clone());
             }
+            if change.is_some_and(|change| change < -GAIN) {
+                smaller.push(name.clone());
+            }
             counts.insert(name, count);
         }
+    }
+    if counts.is_empty() {
+        let only = options.only.as_deref().unwrap_or_default();
+        return Err(format!("no message is called so: {only:?}"));
     }
     if options.renew {
         return renew(&known_path, known, counts);
     }
-    match larger.is_empty() {
+    let problem = |names: &[String], what: &str| {
+        (!names.is_empty()).then(|| format!("{} {what}", names.join(", ")))
+    };
+    let problems = [
+        problem(&larger, &format!("cost more than {TOLERANCE} % above {KNOWN}, or are not there")),
+        problem(&smaller, &format!("cost less than half of what {KNOWN} says")),
+    ];
+    let problems: Vec<_> = problems.into_iter().flatten().collect();
+    match problems.is_empty() {
         true => Ok(()),
         false => Err(format!(
-            "{} cost more than {TOLERANCE} % above {KNOWN}, or are not there; if that is meant, \
-             `cargo xtask instructions --renew`",
-            larger.join(", ")
+            "{}; if that is meant, `cargo xtask instructions --renew`",
+            problems.join("; ")
         )),
     }
 }
