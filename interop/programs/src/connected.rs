@@ -315,9 +315,9 @@ impl ConnectedTest {
         if self.apart { "2" } else { "1" }
     }
 
-    /// Whether it can be run here.
-    pub(crate) fn is_possible(&self, testbed: &Testbed) -> bool {
-        testbed.has(self.server_side())
+    /// Whether it needs the daemon on `::1`.
+    pub(crate) fn is_over_ipv6(&self) -> bool {
+        self.group.ipv6
     }
 
     fn server_side(&self) -> Side {

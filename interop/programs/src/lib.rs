@@ -27,7 +27,7 @@ pub use judge::table;
 use list::Program;
 use std::collections::BTreeSet;
 use std::fmt;
-use testbed::{Side, Testbed};
+use testbed::{NoIpv6, Side, Testbed};
 use urxe_shell::Result;
 
 /// What cannot run a slot of its own, by words of its name, and why.
@@ -48,7 +48,8 @@ struct Row {
 
 /// Runs everything that has `only` in its name or options, on the release build, and prints the
 /// table; an error if anything failed. With `in_process`, each program runs a slot of its own, and
-/// one that is served by a daemon has failed; what cannot is left out, and said.
+/// one that is served by a daemon has failed; what cannot is left out, and said. If nothing has
+/// `only` in its name, that is an error.
 pub fn check(only: &str, in_process: bool) -> Result {
     let testbed = Testbed::new(in_process)?;
     let mut rows = Vec::new();
@@ -65,16 +66,30 @@ pub fn check(only: &str, in_process: bool) -> Result {
             rows.push(run_one(&testbed, &program, daemons));
         }
     }
+    let mut over_ipv6 = BTreeSet::new();
     for test in connected::all() {
         let name = test.name();
-        if wanted(&name) && test.is_possible(&testbed) {
-            rows.push(Row::new(name, test.daemons(), test.run(&testbed)));
+        if !wanted(&name) {
+            continue;
         }
+        let outcome = match testbed.no_ipv6().filter(|_| test.is_over_ipv6()) {
+            None => test.run(&testbed),
+            Some(NoIpv6 { is_possible: true, why }) => Err(why.clone()),
+            Some(NoIpv6 { is_possible: false, why }) => {
+                over_ipv6.insert(format!("{name}: could not run: {why}"));
+                continue;
+            }
+        };
+        rows.push(Row::new(name, test.daemons(), outcome));
     }
     let faults = faults::ALL.into_iter().chain(connected::FAULTS).chain(memory_order::ALL);
     let faults = faults.chain(mistakes::ALL).chain(conform::ALL).chain(iproute::ALL);
     for (name, fault) in faults.filter(|(name, _)| wanted(name)) {
         rows.push(Row::new(name.into(), "", fault(&testbed)));
+    }
+    left_out.append(&mut over_ipv6);
+    if rows.is_empty() && left_out.is_empty() {
+        return Err(format!("no program or test has {only:?} in its name or options"));
     }
     let nothing_left = testbed.wait_until_no_objects_left().map(|()| String::new());
     rows.push(Row::new("nothing is left".into(), "all", nothing_left));

@@ -50,7 +50,7 @@ const OWN_PROGRAMS: [&str; 8] = [
 pub(crate) enum Side {
     A,
     B,
-    /// The daemon on ::1, if that address is there and free.
+    /// The daemon on ::1, unless there is a [`NoIpv6`].
     Ipv6,
 }
 
@@ -60,6 +60,14 @@ pub(crate) struct Testbed {
     daemons: Vec<Child>,
     /// Each program runs a slot of its own.
     in_process: bool,
+    no_ipv6: Option<NoIpv6>,
+}
+
+/// Why there is no daemon on `::1`.
+pub(crate) struct NoIpv6 {
+    /// This machine has the address: somebody has its port.
+    pub(crate) is_possible: bool,
+    pub(crate) why: String,
 }
 
 /// A program that runs. Killed when dropped.
@@ -78,7 +86,7 @@ pub(crate) struct Ended {
 impl Testbed {
     pub(crate) fn new(in_process: bool) -> Result<Testbed> {
         let directory = std::env::temp_dir().join(format!("urxe-programs-{}", std::process::id()));
-        let mut testbed = Testbed { directory, daemons: Vec::new(), in_process };
+        let mut testbed = Testbed { directory, daemons: Vec::new(), in_process, no_ipv6: None };
         let shown = testbed.directory.display().to_string();
         testbed.prepare().map_err(|error| format!("{shown}: {error}"))?;
         for source in OWN_PROGRAMS {
@@ -87,16 +95,24 @@ impl Testbed {
         for side in [Side::A, Side::B] {
             testbed.start_daemon(side)?;
         }
-        match UdpSocket::bind((testbed.address(Side::Ipv6), ROCE_PORT)) {
+        let address = testbed.address(Side::Ipv6);
+        if in_process {
             // OWN-003
-            Ok(_) if in_process => eprintln!("nothing over IPv6: on ::1, one slot serves all"),
-            Ok(free) => {
-                drop(free);
-                testbed.start_daemon(Side::Ipv6)?;
-            }
-            Err(error) => eprintln!("nothing over IPv6: UDP port {ROCE_PORT} of ::1: {error}"),
+            let why = "on ::1, one slot serves all".to_owned();
+            testbed.no_ipv6 = Some(NoIpv6 { is_possible: false, why });
+        } else if let Err(error) = UdpSocket::bind((address, ROCE_PORT)) {
+            let why = format!("UDP port {ROCE_PORT} of ::1: {error}");
+            let is_possible = UdpSocket::bind((address, 0)).is_ok();
+            testbed.no_ipv6 = Some(NoIpv6 { is_possible, why });
+        } else {
+            testbed.start_daemon(Side::Ipv6)?;
         }
         Ok(testbed)
+    }
+
+    /// Why nothing can be run on `::1`, if so.
+    pub(crate) fn no_ipv6(&self) -> Option<&NoIpv6> {
+        self.no_ipv6.as_ref()
     }
 
     fn prepare(&self) -> std::io::Result<()> {
