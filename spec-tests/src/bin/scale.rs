@@ -69,7 +69,7 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     }
-    ExitCode::SUCCESS
+    if missed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn json(results: &[(&str, Vec<Row>)]) -> serde_json::Value {
