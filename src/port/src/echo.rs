@@ -166,6 +166,7 @@ impl Echo {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use urxe_shell::testing::needs_root;
 
     /// Long enough for anything that must come.
     const LONG: Duration = Duration::from_secs(20);
@@ -174,7 +175,10 @@ mod tests {
     fn echo(host: &str) -> Option<Echo> {
         let address = SocketAddr::new(host.parse().unwrap(), 4791);
         match Echo::open(address, address) {
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => None,
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                needs_root(&format!("echo requests to {host}: {error}"));
+                None
+            }
             other => Some(other.unwrap()),
         }
     }

@@ -7,6 +7,7 @@ use crate::harness::{
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use std::net::{IpAddr, Ipv4Addr};
+use urxe_shell::testing::needs_root;
 use urxe_shm::control::{ControlError, Request};
 use urxe_shm::ring::layout::WC_GRH;
 use urxe_slot::limits;
@@ -342,5 +343,7 @@ fn a_controlled_qkey_is_for_programs_of_root() {
     if rustix::process::geteuid().is_root() {
         let mut root = End::of_type(daemon.socket(), "urxe0", QpType::Ud, Kind::Shared, 64);
         root.client.modify(&root.qp, with(0x8000_0000, &init)).unwrap();
+    } else {
+        needs_root("needs root, to be a program of root");
     }
 }

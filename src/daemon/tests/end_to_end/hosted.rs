@@ -189,6 +189,9 @@ fn there_are_slots_for_other_users_whatever_programs_have_and_each_is_free_again
         drop(held);
         eventually("all are free", || asked(daemon.socket()));
     }
+    if !geteuid().is_root() {
+        needs_root("needs root, to be two users");
+    }
 }
 
 #[test]

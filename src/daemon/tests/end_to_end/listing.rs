@@ -3,6 +3,7 @@
 use crate::harness::{CAPS, Client, End, Kind, attrs, connected, start};
 use rustix::io::Errno;
 use std::net::IpAddr;
+use urxe_shell::testing::needs_root;
 use urxe_shm::control::{
     Cursor, PathPage, QpCaps, Reply, Request, Resource, ResourceDetail, ResourceKind,
 };
@@ -140,6 +141,8 @@ fn paths_are_listed_for_those_who_may_see_all_programs() {
     if rustix::process::geteuid().is_root() {
         let mut other = Client::of_ordinary_user(first.socket());
         assert_eq!(paths(&mut other, Cursor::default()), PathPage::default());
+    } else {
+        needs_root("needs root, to be two users");
     }
 }
 
