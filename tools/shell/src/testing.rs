@@ -1,7 +1,7 @@
 //! What tests of several crates do alike.
 
 use std::io::Write;
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 
 /// With `1` in it, a test that needs root, or rights of it that a container lacks, fails where it
 /// cannot run. `cargo xtask ci` sets it where there are all of them.
@@ -24,6 +24,29 @@ pub fn needs_root(reason: &str) {
     could_not_run(reason);
     let is_required = std::env::var_os(REQUIRE_ROOT).is_some_and(|value| value == "1");
     assert!(!is_required, "{REQUIRE_ROOT}=1, but: {reason}");
+}
+
+/// This test program, to run one of its tests alone: with an environment that tells that test to
+/// be a program of its own.
+///
+/// # Panics
+/// If this program cannot be found.
+pub fn alone(test: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().expect("this program has a path"));
+    command.args(["--exact", test, "--nocapture"]);
+    command
+}
+
+/// Asserts that a program made by [`alone`] has run its test, which has passed: one that has no test
+/// of that name succeeds too.
+///
+/// # Panics
+/// With what it printed, if not.
+#[track_caller]
+pub fn assert_passed(ended: &Output) {
+    let [said, errors] = [&ended.stdout, &ended.stderr].map(|text| String::from_utf8_lossy(text));
+    let has_passed = ended.status.success() && said.contains("test result: ok. 1 passed");
+    assert!(has_passed, "{}\n{said}\n{errors}", ended.status);
 }
 
 /// Has the C compiler accept a program, if there is one.

@@ -7,11 +7,11 @@ use rustix::process::{Pid, Signal, geteuid, kill_process};
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::process::{ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{ChildStdin, ChildStdout, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 use urxe_daemon::limits::{MAX_CAPTURES_OF_USER, MAX_HOSTED_SLOTS};
-use urxe_shell::testing::needs_root;
+use urxe_shell::testing::{alone, needs_root};
 use urxe_shm::client::mirror::TableNotes;
 use urxe_shm::control::channel::Channel;
 use urxe_shm::control::{
@@ -382,8 +382,7 @@ struct Program {
 
 impl Program {
     fn start(socket: &Path) -> Program {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "hosted::as_a_program_with_a_slot_of_its_own", "--nocapture"]);
+        let mut command = alone("hosted::as_a_program_with_a_slot_of_its_own");
         command.env(SOCKET, socket).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = Running::start(&mut command);
         let (stdin, stdout) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());

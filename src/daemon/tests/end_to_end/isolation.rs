@@ -10,7 +10,7 @@ use rustix::process::geteuid;
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsFd;
 use std::process::{Command, Stdio};
-use urxe_shell::testing::needs_root;
+use urxe_shell::testing::{alone, needs_root};
 use urxe_shm::control::event::{CQ_ERR, EventRecord, QP_FATAL, RECORD_LEN};
 use urxe_shm::control::{Backing, Reply, Request, WhyCopied};
 use urxe_shm::memory::region::{Mapping, create_memfd};
@@ -124,8 +124,7 @@ fn a_killed_program_is_buried_while_its_packets_are_still_flying() {
     let mut observer = Client::connect(daemon.socket());
     let qps_before = observer.stats("urxe0").qps.len();
     for _ in 0..3 {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "isolation::as_a_program_that_is_killed", "--nocapture"])
+        let mut child = alone("isolation::as_a_program_that_is_killed")
             .env(SOCKET, daemon.socket())
             .stdout(Stdio::piped())
             .spawn()

@@ -316,11 +316,14 @@ mod tests {
     use libc::{SIGBUS, SIGSEGV};
     use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
     use std::os::unix::process::ExitStatusExt;
-    use std::process::{Command, ExitStatus};
+    use std::process::ExitStatus;
     use std::sync::atomic::AtomicU32;
+    use urxe_shell::testing::alone;
 
     /// What a program of [`as_a_program`] does.
     const WHAT: &str = "URXE_TEST_SIGNALS";
+    /// What it ends with if all is as it should be: a test program without this test ends with 0.
+    const RIGHT: i32 = 42;
     const PAGE: usize = 4096;
 
     /// The page that the handlers of a program give back, and how often they were called.
@@ -387,7 +390,7 @@ mod tests {
         unsafe { libc::raise(signal) };
     }
 
-    /// No test of its own: a program with signals of its own. It succeeds with `true`.
+    /// No test of its own: a program with signals of its own. It ends with [`RIGHT`] for `true`.
     #[test]
     fn as_a_program() {
         let Ok(what) = std::env::var(WHAT) else { return };
@@ -463,21 +466,19 @@ mod tests {
             }
             other => panic!("{other}"),
         };
-        std::process::exit(i32::from(!is_right));
+        std::process::exit(if is_right { RIGHT } else { 1 });
     }
 
     fn run(what: &str) -> ExitStatus {
-        let mut program = Command::new(std::env::current_exe().unwrap());
-        let name = "memory::guarded_copy::tests::as_a_program";
-        let program = program.args(["--exact", name, "--nocapture"]).env(WHAT, what);
-        program.output().unwrap().status
+        let mut program = alone("memory::guarded_copy::tests::as_a_program");
+        program.env(WHAT, what).output().unwrap().status
     }
 
     #[test]
     fn faults_of_the_program_reach_the_handler_that_it_has() {
         for what in ["handles", "handles plainly", "handles what is sent", "exchanges"] {
             let status = run(what);
-            assert!(status.success(), "{what}: {status}");
+            assert_eq!(status.code(), Some(RIGHT), "{what}: {status}");
         }
     }
 
@@ -493,7 +494,7 @@ mod tests {
     fn nothing_is_guarded_where_the_program_has_taken_the_signals() {
         for what in ["handles later", "blocks"] {
             let status = run(what);
-            assert!(status.success(), "{what}: {status}");
+            assert_eq!(status.code(), Some(RIGHT), "{what}: {status}");
         }
     }
 }

@@ -4,10 +4,10 @@ use crate::{ALL, Net, Side, WAIT, start};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsFd;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::Duration;
 use urxe_daemon::StartError;
-use urxe_shell::testing::could_not_run;
+use urxe_shell::testing::{alone, could_not_run};
 use urxe_verbs::cm::{
     ConnParam, ConnectRequest, Connection, Event, EventChannel, IdState, Listener, PortSpace,
 };
@@ -322,12 +322,7 @@ fn a_peer_that_is_killed_is_missed_and_its_connection_ends() {
     let this = "connections::a_peer_that_is_killed_is_missed_and_its_connection_ends";
     let socket = daemon.as_ref().unwrap().socket().to_owned();
     let place = format!("{} {}", socket.display(), listener.local_addr());
-    let mut peer = Command::new(std::env::current_exe().unwrap())
-        .args([this, "--exact"])
-        .env(PEER, place)
-        .stdout(Stdio::null())
-        .spawn()
-        .unwrap();
+    let mut peer = alone(this).env(PEER, place).stdout(Stdio::null()).spawn().unwrap();
     let end = next_request(&listener).accept(&far.qp, &plain()).unwrap();
     let end = end.wait_established(WAIT).unwrap();
     peer.kill().unwrap();

@@ -6,6 +6,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
+use urxe_shell::testing::{alone, assert_passed};
 use urxe_shm::client::Connection;
 use urxe_shm::control::{Cursor, Reply, Request};
 use urxe_verbs::*;
@@ -80,8 +81,7 @@ fn as_a_program_that_forks() {
 fn a_killed_program_leaves_nothing_though_its_child_lives() {
     let daemon = start([[127, 44, 0, 1].into()]).unwrap();
     let observer = Context::open(&OpenOptions::new().socket(daemon.socket())).unwrap();
-    let mut program = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "in_process::as_a_program_that_forks", "--nocapture"])
+    let mut program = alone("in_process::as_a_program_that_forks")
         .env(SOCKET, daemon.socket())
         .stdout(Stdio::piped())
         .spawn()
@@ -115,8 +115,7 @@ fn as_a_program_that_becomes_another() {
 fn a_program_that_becomes_another_leaves_nothing() {
     let daemon = start([[127, 44, 0, 3].into()]).unwrap();
     let observer = Context::open(&OpenOptions::new().socket(daemon.socket())).unwrap();
-    let mut program = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "in_process::as_a_program_that_becomes_another", "--nocapture"])
+    let mut program = alone("in_process::as_a_program_that_becomes_another")
         .env(SOCKET, daemon.socket())
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -252,13 +251,8 @@ fn eventually_polled(mut is_so: impl FnMut() -> bool) {
 #[test]
 fn a_program_that_polls_takes_the_turns_of_its_slot_and_nothing_waits_when_it_does_not() {
     let daemon = start([[127, 44, 0, 4].into(), [127, 44, 0, 5].into()]).unwrap();
-    let done = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "in_process::as_a_program_that_polls", "--nocapture"])
-        .env(SOCKET, daemon.socket())
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&done.stdout);
-    assert!(done.status.success(), "{said}\n{}", String::from_utf8_lossy(&done.stderr));
+    let mut program = alone("in_process::as_a_program_that_polls");
+    assert_passed(&program.env(SOCKET, daemon.socket()).output().unwrap());
 }
 
 /// A counter of the data paths of the first device.
@@ -304,10 +298,8 @@ fn as_a_program_that_handles_faults() {
 #[test]
 fn a_program_that_handles_faults_itself_is_served_by_system_calls() {
     let daemon = start([[127, 44, 0, 2].into()]).unwrap();
-    let mut program = Command::new(std::env::current_exe().unwrap());
-    program.args(["--exact", "in_process::as_a_program_that_handles_faults", "--nocapture"]);
-    let done = program.env(SOCKET, daemon.socket()).output().unwrap();
-    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    let mut program = alone("in_process::as_a_program_that_handles_faults");
+    assert_passed(&program.env(SOCKET, daemon.socket()).output().unwrap());
 }
 
 #[test]

@@ -2,8 +2,8 @@
 
 use crate::{ALL, Net, Side, pattern};
 use std::os::fd::AsRawFd;
-use std::process::Command;
-use urxe_shell::testing::needs_root;
+use std::process::Stdio;
+use urxe_shell::testing::{alone, assert_passed, needs_root};
 use urxe_shm::memory::region::create_memfd;
 use urxe_shm::memory::remap;
 use urxe_verbs::*;
@@ -105,9 +105,10 @@ fn memory_that_goes_under_way_fails_its_message_or_not_and_harms_nobody() {
 
 /// Runs a test of this program again, by itself, with memory remapped that it registers.
 pub(crate) fn again_with_remap(test: &str) {
-    let mut again = Command::new(std::env::current_exe().unwrap());
-    let again = again.args([test, "--exact", "--nocapture"]).env("URXE_MR", "remap");
-    assert!(again.status().unwrap().success());
+    // What it says of what it could not run is for whoever runs this one.
+    let mut again = alone(test);
+    let again = again.env("URXE_MR", "remap").stderr(Stdio::inherit());
+    assert_passed(&again.output().unwrap());
 }
 
 /// How often a remapped range is mapped, by the program and its daemon, which is here too.
