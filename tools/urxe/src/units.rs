@@ -26,6 +26,9 @@ pub(crate) fn parse_qpn(text: &str) -> Result<u32, String> {
     number.filter(|&qpn| qpn < 1 << 24).ok_or_else(|| format!("{text:?} is no QPN, {expected}"))
 }
 
+/// The longest duration: a hundred years, behind which there is still a time on any clock.
+const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
+
 /// Reads a duration: `2s`, `500ms`, `1m`; a bare number is seconds.
 pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     let wrong = || format!("{text:?} is not a duration, expected one such as 2s, 500ms or 1m");
@@ -39,6 +42,9 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     };
     let seconds = number.parse::<f64>().map_err(|_| wrong())? * scale;
     match Duration::try_from_secs_f64(seconds) {
+        Ok(duration) if duration > LONGEST => {
+            Err(format!("{text:?} is too long, expected a hundred years or less"))
+        }
         Ok(duration) if !duration.is_zero() => Ok(duration),
         _ => Err(wrong()),
     }
@@ -126,9 +132,11 @@ mod tests {
         {
             assert_eq!(parse_duration(text), Ok(Duration::from_millis(ms)), "{text}");
         }
-        for wrong in ["", "s", "-1s", "0", "2h", "1e400s", "NaN"] {
+        for wrong in ["", "s", "-1s", "0", "2h", "1e400s", "NaN", "10000000000000000000"] {
             assert!(parse_duration(wrong).unwrap_err().contains("expected"), "{wrong}");
         }
+        let longest = parse_duration("3153600000").unwrap();
+        assert!(std::time::Instant::now().checked_add(longest).is_some());
     }
 
     #[test]

@@ -64,12 +64,31 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
     let Some(interval) = arguments.watch else {
         return output::print(arguments.json, &before.view(&selection));
     };
-    let mut next = Instant::now() + interval;
+    let mut next = Instant::now();
     loop {
+        next = next_look(next, interval, Instant::now());
         sleep(next.saturating_duration_since(Instant::now()));
-        next += interval;
         let now = Snapshot::take(&mut client, &selection)?;
         output::print(arguments.json, &now.since(&before).view(&selection))?;
         before = now;
+    }
+}
+
+/// When to look again: an interval after the last time, or after now where a look took longer,
+/// because those that were missed are not made up for.
+fn next_look(last: Instant, interval: Duration, now: Instant) -> Instant {
+    let due = last + interval;
+    if due > now { due } else { now + interval }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn looks_that_were_missed_are_not_made_up_for() {
+        let (start, second) = (Instant::now(), Duration::from_secs(1));
+        assert_eq!(next_look(start, second, start + second / 2), start + second);
+        assert_eq!(next_look(start, second, start + 9 * second), start + 10 * second);
     }
 }
