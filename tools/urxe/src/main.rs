@@ -13,6 +13,7 @@ mod devinfo;
 mod doctor;
 mod error;
 mod explain;
+mod growth;
 mod latency;
 mod link;
 mod machine;

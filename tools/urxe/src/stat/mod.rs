@@ -9,7 +9,7 @@ use crate::{output, units};
 use clap::Args;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
-use view::{Selection, Snapshot};
+use view::{Selection, Snapshot, Watch};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -60,17 +60,17 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
         qp: arguments.qp,
         nonzero: arguments.nonzero,
     };
-    let mut before = Snapshot::take(&mut client, &selection)?;
+    let first = Snapshot::take(&mut client, &selection)?;
     let Some(interval) = arguments.watch else {
-        return output::print(arguments.json, &before.view(&selection));
+        return output::print(arguments.json, &first.view(&selection));
     };
+    let mut watch = Watch::from(&first);
     let mut next = Instant::now();
     loop {
         next = next_look(next, interval, Instant::now());
         sleep(next.saturating_duration_since(Instant::now()));
         let now = Snapshot::take(&mut client, &selection)?;
-        output::print(arguments.json, &now.since(&before).view(&selection))?;
-        before = now;
+        output::print(arguments.json, &watch.since_last(&now).view(&selection))?;
     }
 }
 

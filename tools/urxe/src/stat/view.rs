@@ -2,6 +2,7 @@
 
 use crate::daemon_client::{DaemonClient, DeviceStats};
 use crate::error::Error;
+use crate::growth::Growth;
 use crate::path_view::PathView;
 use crate::table::{Align, Table};
 use crate::units;
@@ -47,30 +48,6 @@ impl Snapshot {
         Ok(Snapshot { taken: Instant::now(), interval: None, devices })
     }
 
-    /// What was counted since `before`. What is new since then has counted from 0.
-    pub(super) fn since(&self, before: &Snapshot) -> Snapshot {
-        let devices = self.devices.iter().map(|(device, stats)| {
-            let mut stats = stats.clone();
-            let old = before.devices.iter().find(|(old, _)| old.name == device.name);
-            if let Some((_, old)) = old {
-                for (info, value) in &mut stats.counters {
-                    // What is asked of a slot that says nothing is missing in the sum.
-                    *value = value.saturating_sub(old.get(&info.name));
-                }
-                for qp in &mut stats.qps {
-                    let Some(old) = old.qps.iter().find(|old| old.qpn == qp.qpn) else { continue };
-                    for (value, old) in qp.values.iter_mut().zip(&old.values) {
-                        // A QPN may have a new owner, whose counters begin at 0.
-                        *value = value.checked_sub(*old).unwrap_or(*value);
-                    }
-                }
-            }
-            (device.clone(), stats)
-        });
-        let interval = self.taken.duration_since(before.taken);
-        Snapshot { taken: self.taken, interval: Some(interval), devices: devices.collect() }
-    }
-
     /// The form in which it is shown.
     pub(super) fn view(&self, selection: &Selection) -> View {
         let shown = |value: u64| value != 0 || !selection.nonzero;
@@ -101,6 +78,31 @@ impl Snapshot {
             devices: devices.collect(),
             meanings,
         }
+    }
+}
+
+/// Snapshots one after the other, and what is counted between them.
+pub(super) struct Watch {
+    growth: Growth,
+    before: Instant,
+}
+
+impl Watch {
+    /// Begins with a first one.
+    pub(super) fn from(first: &Snapshot) -> Watch {
+        let mut watch = Watch { growth: Growth::default(), before: first.taken };
+        watch.since_last(first);
+        watch
+    }
+
+    /// What was counted since the last one.
+    pub(super) fn since_last(&mut self, now: &Snapshot) -> Snapshot {
+        let devices = now.devices.iter().map(|(device, stats)| {
+            (device.clone(), self.growth.since_last(&device.name, stats, now.taken))
+        });
+        let before = std::mem::replace(&mut self.before, now.taken);
+        let interval = Some(now.taken.duration_since(before));
+        Snapshot { taken: now.taken, interval, devices: devices.collect() }
     }
 }
 
@@ -236,7 +238,8 @@ mod tests {
 
     #[test]
     fn paths_are_shown_as_they_are_but_not_for_one_qp() {
-        let shown = snapshot(12, 9).since(&snapshot(5, 3)).view(&Selection::default());
+        let shown =
+            Watch::from(&snapshot(5, 3)).since_last(&snapshot(12, 9)).view(&Selection::default());
         assert!(shown.to_string().contains("3 QPs wait for the pace"), "{shown}");
         let json = serde_json::to_value(&shown).unwrap();
         let path = &json["devices"][0]["paths"][0];
@@ -247,14 +250,14 @@ mod tests {
     }
 
     #[test]
-    fn watching_shows_differences_and_survives_a_new_owner_of_a_qpn() {
+    fn watching_shows_what_was_counted_since_the_last_look_and_in_which_time() {
         let selection = Selection::default();
-        let view = json(&snapshot(12, 9).since(&snapshot(5, 3)), &selection);
+        let mut watch = Watch::from(&snapshot(5, 3));
+        let view = json(&watch.since_last(&snapshot(12, 9)), &selection);
         assert_eq!(view["devices"][0]["counters"]["sent"], 7);
         assert_eq!(view["devices"][0]["qps"][0]["counters"]["sent"], 6);
-        let fallen = json(&snapshot(3, 9).since(&snapshot(5, 3)), &selection);
-        assert_eq!(fallen["devices"][0]["counters"]["sent"], 0);
-        let reborn = json(&snapshot(12, 1).since(&snapshot(5, 3)), &selection);
-        assert_eq!(reborn["devices"][0]["qps"][0]["counters"]["sent"], 1);
+        assert!(view["interval_s"].is_number());
+        let view = json(&watch.since_last(&snapshot(13, 9)), &selection);
+        assert_eq!(view["devices"][0]["counters"]["sent"], 1);
     }
 }

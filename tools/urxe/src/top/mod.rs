@@ -9,7 +9,7 @@ use crate::daemon_client::DaemonClient;
 use crate::error::Error;
 use crate::{output, units};
 use clap::Args;
-use model::{Key, Look, Rates, Top};
+use model::{Key, Look, Looks, Top};
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use std::io::{IsTerminal, stdout};
@@ -88,9 +88,9 @@ fn interval(text: &str) -> Result<Duration, String> {
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
     let mut client = DaemonClient::connect(&arguments.daemon, "top")?;
     if arguments.once || arguments.json || arguments.svg.is_some() {
-        let before = Look::take(&mut client)?;
+        let mut looks = Looks::from(&Look::take(&mut client)?);
         sleep(arguments.interval);
-        let mut rates = Rates::between(&before, &Look::take(&mut client)?);
+        let mut rates = looks.since_last(&Look::take(&mut client)?);
         if let Some(path) = &arguments.svg {
             let mut top = Top::new(arguments.filter.clone());
             top.update(rates);
@@ -123,7 +123,7 @@ fn live(
     terminal: &mut ratatui::DefaultTerminal,
     stop: &AtomicBool,
 ) -> Result<(), Error> {
-    let mut before = Look::take(client)?;
+    let mut looks = Looks::from(&Look::take(client)?);
     let mut top = Top::new(arguments.filter.clone());
     let mut next = Instant::now() + arguments.interval;
     loop {
@@ -135,9 +135,7 @@ fn live(
             Wait::Event(_) => continue,
             Wait::Due => {}
         }
-        let now = Look::take(client)?;
-        top.update(Rates::between(&before, &now));
-        before = now;
+        top.update(looks.since_last(&Look::take(client)?));
         next = Instant::now() + arguments.interval;
     }
 }

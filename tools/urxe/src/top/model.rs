@@ -2,6 +2,7 @@
 
 use crate::daemon_client::{DaemonClient, DeviceStats};
 use crate::error::Error;
+use crate::growth::Growth;
 use crate::path_view::PathView;
 use crate::res::failure;
 use crate::table::{Align, Table};
@@ -12,7 +13,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
-use urxe_shm::control::{QpStats, ResourceDetail, ResourceKind};
+use urxe_shm::control::{ResourceDetail, ResourceKind};
 
 /// How many intervals a plot remembers.
 const PLOTTED: usize = 200;
@@ -100,18 +101,34 @@ pub(super) struct Row {
     pub(super) cause: Option<String>,
 }
 
-impl Rates {
-    /// What was counted from one look to the next.
-    pub(super) fn between(before: &Look, now: &Look) -> Rates {
-        let interval = now.at.saturating_duration_since(before.at);
+/// Looks one after the other, and what happens between them.
+pub(super) struct Looks {
+    growth: Growth,
+    before: Instant,
+}
+
+impl Looks {
+    /// Begins with a first one.
+    pub(super) fn from(first: &Look) -> Looks {
+        let mut looks = Looks { growth: Growth::default(), before: first.at };
+        looks.since_last(first);
+        looks
+    }
+
+    /// What was counted since the last one.
+    pub(super) fn since_last(&mut self, now: &Look) -> Rates {
+        let before = std::mem::replace(&mut self.before, now.at);
+        let interval = now.at.saturating_duration_since(before);
         let seconds = interval.max(Duration::from_millis(1)).as_secs_f64();
         let qps = now.devices.iter().flat_map(|device| {
-            let old = before.devices.iter().find(|old| old.name == device.name);
-            device.rows(old, seconds)
+            let grown = self.growth.since_last(&device.name, &device.stats, now.at);
+            device.rows(&grown, seconds)
         });
         Rates { interval_s: seconds, qps: qps.collect() }
     }
+}
 
+impl Rates {
     /// Keeps what has this text in its line.
     pub(super) fn retain(&mut self, text: &str) {
         self.qps.retain(|row| row.has(text));
@@ -119,8 +136,9 @@ impl Rates {
 }
 
 impl Device {
-    fn rows(&self, old: Option<&Device>, seconds: f64) -> Vec<Row> {
-        let counter = |name| self.stats.qp_counters.iter().position(|info| info.name == name);
+    /// What its QPs did, of which the counters have `grown` so much.
+    fn rows(&self, grown: &DeviceStats, seconds: f64) -> Vec<Row> {
+        let counter = |name| grown.qp_counters.iter().position(|info| info.name == name);
         let [messages, sent, packets, received, repeats] = [
             "sent_messages",
             "sent_bytes",
@@ -130,18 +148,11 @@ impl Device {
         ]
         .map(counter);
         let paths: HashMap<u32, PathView> =
-            self.stats.paths.iter().map(|path| (path.number, PathView::from(path))).collect();
-        let old: HashMap<u32, &QpStats> =
-            old.iter().flat_map(|old| &old.stats.qps).map(|qp| (qp.qpn, qp)).collect();
-        let rows = self.stats.qps.iter().map(|qp| {
-            let old = old.get(&qp.qpn);
+            grown.paths.iter().map(|path| (path.number, PathView::from(path))).collect();
+        let rows = grown.qps.iter().map(|qp| {
             let rate = |counter: Option<usize>| {
-                let value = |values: &[u64]| {
-                    counter.and_then(|counter| values.get(counter).copied()).unwrap_or(0)
-                };
-                let (now, before) = (value(&qp.values), old.map_or(0, |old| value(&old.values)));
-                // A QPN may have a new owner, whose counters begin at 0.
-                now.checked_sub(before).unwrap_or(now) as f64 / seconds
+                let value = counter.and_then(|counter| qp.values.get(counter).copied());
+                value.unwrap_or(0) as f64 / seconds
             };
             let object = self.qps.get(&qp.qpn).cloned().unwrap_or_default();
             let path = object.path.and_then(|path| paths.get(&path));
@@ -493,7 +504,7 @@ impl Top {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use urxe_shm::control::{CounterInfo, PathState};
+    use urxe_shm::control::{CounterInfo, PathState, QpStats};
     use urxe_types::QpState;
 
     fn look(at: Instant, qps: &[(u32, u64, u64)]) -> Look {
@@ -515,11 +526,15 @@ mod tests {
         Look { at, devices: vec![device] }
     }
 
+    fn between(before: &Look, now: &Look) -> Rates {
+        Looks::from(before).since_last(now)
+    }
+
     fn rates() -> Rates {
         let start = Instant::now();
         let before = look(start, &[(1, 0, 0), (2, 1_000, 10), (3, 5_000, 5)]);
         let now = [(1, 1_000_000_000, 50), (2, 1_000, 210), (3, 2_000, 1), (4, 500, 2)];
-        Rates::between(&before, &look(start + Duration::from_secs(2), &now))
+        between(&before, &look(start + Duration::from_secs(2), &now))
     }
 
     fn qpns(top: &Top) -> Vec<u32> {
@@ -550,7 +565,7 @@ mod tests {
         now.devices[0].stats.paths = vec![path(7, 1_000), path(0x0100_0007, 2_000)];
         let paths = [(1, Some(7)), (2, Some(0x0100_0007)), (3, None), (4, Some(8))];
         now.devices[0].qps = paths.map(|(qpn, path)| (qpn, Qp { path, ..Qp::default() })).into();
-        let rates = Rates::between(&look(start, &[]), &now);
+        let rates = between(&look(start, &[]), &now);
         let windows: Vec<Option<u64>> = rates.qps.iter().map(|row| row.window).collect();
         assert_eq!(windows, [Some(1_000), Some(2_000), None, None]);
     }
@@ -581,7 +596,7 @@ mod tests {
         let mut now = look(start, &[(1, 0, 0)]);
         let qp = Qp { transport: "RC", cause: Some(2), ..Qp::default() };
         now.devices[0].qps.insert(1, qp);
-        let rates = Rates::between(&look(start, &[]), &now);
+        let rates = between(&look(start, &[]), &now);
         assert_eq!(rates.qps[0].cause.as_deref(), Some("0x2 AckTimeout"));
     }
 
