@@ -46,6 +46,15 @@ pub(crate) fn text(text: impl Display) -> Result<(), Error> {
     }
 }
 
+/// What came of writing something, for a command that ends as it would have ended otherwise if
+/// nobody reads it: it says by its exit code what it has found out.
+pub(crate) fn even_if_unread(written: Result<(), Error>) -> Result<(), Error> {
+    match written {
+        Err(Error::ReaderGone) => Ok(()),
+        written => written,
+    }
+}
+
 /// Writes a remark for people: to standard error, so that it never mixes with results.
 pub(crate) fn note(text: impl Display) {
     // If standard error is closed, there is no reader to miss it.

@@ -62,6 +62,6 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
 fn judge(arguments: &Arguments) -> Result<Report, Error> {
     let trace = Trace::read(&arguments.capture).map_err(|error| Error::Usage(error.to_string()))?;
     let report = urxe_replay::judge(arguments.capture.display().to_string(), trace);
-    output::print(arguments.json, &report)?;
+    output::even_if_unread(output::print(arguments.json, &report))?;
     Ok(report)
 }

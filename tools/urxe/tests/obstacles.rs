@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Directory, Process, library, run, text, urxe};
+use common::{Directory, Process, exit_code_unread, library, run, text, urxe};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -97,11 +97,12 @@ fn the_doctor_reports_a_directory_without_room_for_a_socket() {
     let with = |line: &str| {
         let mut command = urxe(line);
         command.env("URXE_SOCKET", nowhere).env("URXE_SHIM", library());
-        run(command)
+        command
     };
-    let report = with("doctor --json").stdout;
+    assert_eq!(exit_code_unread(with("doctor")), Some(1));
+    let report = run(with("doctor --json")).stdout;
     assert_check(&report, "daemon", "problem", &["no place", "/proc/nowhere", "XDG_RUNTIME_DIR"]);
-    let output = with("run true");
+    let output = run(with("run true"));
     let said = text(&output.stderr);
     assert!(said.contains("/proc/nowhere: ") && said.contains("URXE_SOCKET"), "{said}");
     assert_eq!(output.status.code(), Some(125));

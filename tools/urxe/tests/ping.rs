@@ -2,7 +2,8 @@
 
 mod common;
 
-use common::{Daemon, Directory, Process, TIMEOUT, json, run, text, urxe};
+use common::{Daemon, Directory, Process, TIMEOUT, exit_code_unread, json, run, text, urxe};
+use rustix::process::Signal;
 use serde_json::Value;
 use std::io::Read;
 use std::process::{Command, Stdio};
@@ -34,6 +35,15 @@ fn step<'a>(report: &'a Value, part: &str) -> &'a Value {
 fn parts<'a>(report: &'a Value, state: &str) -> Vec<&'a str> {
     let steps = report["steps"].as_array().unwrap().iter();
     steps.filter(|step| step["state"] == state).map(|step| step["part"].as_str().unwrap()).collect()
+}
+
+/// Waits until a daemon was asked so often.
+fn wait_for_questions(of: &Daemon, count: u64) {
+    let deadline = Instant::now() + TIMEOUT;
+    while of.stat()["counters"]["cm_refused_no_listener"].as_u64() < Some(count) {
+        assert!(Instant::now() < deadline, "{count} questions never came");
+        sleep(Duration::from_millis(10));
+    }
 }
 
 #[test]
@@ -96,14 +106,20 @@ fn a_device_of_its_own_leaves_nothing_where_nobody_reads_on_or_a_signal_ends_it(
     assert_eq!(unread.wait().unwrap().code(), Some(0));
     assert_eq!(left(), 0);
     let waiting = Process::start(ping("-c 2 -i 100s"));
-    let deadline = Instant::now() + TIMEOUT;
-    while far.stat()["counters"]["cm_refused_no_listener"].as_u64() < Some(1) {
-        assert!(Instant::now() < deadline, "no question came");
-        sleep(Duration::from_millis(10));
-    }
-    waiting.signal(rustix::process::Signal::TERM);
+    wait_for_questions(&far, 3);
+    waiting.signal(Signal::TERM);
     assert!(waiting.output().status.success());
     assert_eq!(left(), 0);
+}
+
+#[test]
+fn what_was_found_is_the_exit_code_also_where_nobody_reads_it() {
+    let [near, far] = [Daemon::start(), Daemon::start()];
+    for json in ["", "--json"] {
+        let ping = |host| near.urxe(&format!("ping {host} -c 1 {json}"));
+        assert_eq!(exit_code_unread(ping("127.49.1.2")), Some(1), "{json}");
+        assert_eq!(exit_code_unread(ping(&far.address)), Some(0), "{json}");
+    }
 }
 
 #[test]
@@ -179,12 +195,8 @@ fn an_interrupt_ends_the_questions_and_what_came_of_them_is_said() {
     let [near, far] = [Daemon::start(), Daemon::start()];
     let line = format!("ping {} -c 100000 -i 10ms --json", far.address);
     let ping = Process::start(near.urxe(&line));
-    let deadline = Instant::now() + TIMEOUT;
-    while far.stat()["counters"]["cm_refused_no_listener"] == 0 {
-        assert!(Instant::now() < deadline, "no question came");
-        sleep(Duration::from_millis(10));
-    }
-    ping.signal(rustix::process::Signal::INT);
+    wait_for_questions(&far, 1);
+    ping.signal(Signal::INT);
     let output = ping.output();
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();

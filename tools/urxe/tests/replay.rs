@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::documented;
+use common::{documented, exit_code_unread, urxe};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -32,6 +32,9 @@ fn the_exit_status_says_whether_anything_differs() {
     bytes[second + 16 + 62 - 5] ^= 1;
     let damaged = std::env::temp_dir().join(format!("urxe-replay-{}.pcap", std::process::id()));
     std::fs::write(&damaged, bytes).unwrap();
+    let mut unread = urxe("replay");
+    unread.arg(&damaged);
+    assert_eq!(exit_code_unread(unread), Some(1));
     let (code, json, _) = replay(&damaged, &["--json"]);
     std::fs::remove_file(&damaged).unwrap();
     assert_eq!(code, 1, "{json}");

@@ -7,7 +7,7 @@ mod selection;
 pub(crate) use arguments::Arguments;
 
 use crate::error::Error;
-use crate::output::{note, text};
+use crate::output::{even_if_unread, note, text};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, ToSocketAddrs, UdpSocket};
 use std::process::ExitCode;
 use std::time::{Instant, SystemTime};
@@ -77,7 +77,7 @@ fn conform(arguments: &Arguments) -> Result<bool, Error> {
     let report = play_all(&checks, &mut *link, &mut *device, arguments, backend);
     drop(device);
     output::write_files(arguments, &report)?;
-    text(report::table::text(&report))?;
+    even_if_unread(text(report::table::text(&report)))?;
     output::judge(&known, &report)
 }
 

@@ -38,7 +38,7 @@ pub(crate) struct Arguments {
 /// Looks, judges and prints.
 pub(crate) fn run(arguments: &Arguments) -> ExitCode {
     let report = Report::new(rules::judge(&Facts::of_this_machine()));
-    match output::print(arguments.json, &report) {
+    match output::even_if_unread(output::print(arguments.json, &report)) {
         Ok(()) if report.can_run => ExitCode::SUCCESS,
         Ok(()) => ExitCode::FAILURE,
         Err(error) => error.report("urxe"),

@@ -231,7 +231,7 @@ impl Report {
         let (finding, found) = look();
         let step = Step::new(part, finding, start.elapsed());
         if self.as_text {
-            output::text(&step)?;
+            output::even_if_unread(output::text(&step))?;
         }
         self.steps.push(step);
         Ok(found)
@@ -259,6 +259,10 @@ impl Report {
 
     /// Prints what came of it all, or all of it for a program.
     pub(super) fn print_end(&self) -> Result<(), Error> {
+        output::even_if_unread(self.print_rest())
+    }
+
+    fn print_rest(&self) -> Result<(), Error> {
         if !self.as_text {
             return output::json(self);
         }

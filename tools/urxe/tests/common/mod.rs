@@ -103,12 +103,19 @@ impl Drop for Process {
     }
 }
 
-/// Runs the tool to its end.
+/// Runs the tool to its end, with its output.
 pub(crate) fn run(command: Command) -> Output {
     Process::start(command).output()
 }
 
-/// The same, for one that must succeed and print JSON.
+/// The exit code of the tool where nobody reads what it prints.
+pub(crate) fn exit_code_unread(mut command: Command) -> Option<i32> {
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    drop(child.stdout.take());
+    child.wait().unwrap().code()
+}
+
+/// The JSON that it prints if it succeeds, as it must.
 pub(crate) fn json(command: Command) -> Value {
     let output = run(command);
     assert!(output.status.success(), "{}", text(&output.stderr));
