@@ -91,7 +91,7 @@ pub(crate) const SLOT_REST: Duration = Duration::from_secs(60);
 pub const MAX_HOSTED_SLOTS: usize = 32;
 
 /// How long a slot is waited for that is asked what it has. Then the answer goes without.
-pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
+pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// QPs of one user whose histories are kept after their slots have ended, and how many bytes they
 /// may take, which are enough for so many usual ones.

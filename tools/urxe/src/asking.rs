@@ -3,12 +3,27 @@
 
 use std::convert::Infallible;
 use std::panic::resume_unwind;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+use urxe_types::SlotCount;
 
 /// How long a daemon that runs takes for an answer, at the very most.
 pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The same for an answer to which slots have to contribute: the daemon waits for each that says
+/// nothing, one after the other.
+pub(crate) const GATHER_TIMEOUT: Duration = urxe_daemon::limits::ANSWER_TIMEOUT
+    .saturating_mul(SlotCount::MAX.get() as u32)
+    .saturating_add(ANSWER_TIMEOUT);
+
+/// How long an answer is still waited for when the user has ended the command: longer than one that
+/// is on its way takes.
+const STOPPED_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How often it is looked whether the user has ended the command.
+const LOOK_FOR_STOP: Duration = Duration::from_millis(100);
 
 /// What is said of one that takes longer, to follow its name.
 pub(crate) const SAYS_NOTHING: &str = "has taken the connection and says nothing: it is stopped, or \
@@ -41,9 +56,52 @@ impl<T: Send + 'static> Asked<T> {
         }
     }
 
+    /// The same, or unless the user ends the command before.
+    pub(crate) fn unless_stopped(
+        mut self,
+        wait: Duration,
+        stop: &AtomicBool,
+    ) -> Result<T, Asked<T>> {
+        let mut patience = Patience::new(wait, stop);
+        while let Some(slice) = patience.next_slice() {
+            match self.within(slice) {
+                Ok(answer) => return Ok(answer),
+                Err(asked) => self = asked,
+            }
+        }
+        Err(self)
+    }
+
     /// The answer, however long it takes.
     pub(crate) fn answer(self) -> T {
         self.thread.join().unwrap_or_else(|panic| resume_unwind(panic))
+    }
+}
+
+/// How long an answer is waited for that the user may be tired of waiting for.
+pub(crate) struct Patience<'a> {
+    stop: &'a AtomicBool,
+    was_stopped: bool,
+    /// `None`: never.
+    end: Option<Instant>,
+}
+
+impl<'a> Patience<'a> {
+    /// Waits so long, or until a moment after `stop` is set.
+    pub(crate) fn new(wait: Duration, stop: &'a AtomicBool) -> Patience<'a> {
+        Patience { stop, was_stopped: false, end: Instant::now().checked_add(wait) }
+    }
+
+    /// How long to wait before this is asked again; `None` when it is over.
+    pub(crate) fn next_slice(&mut self) -> Option<Duration> {
+        let now = Instant::now();
+        if !self.was_stopped && self.stop.load(Ordering::Relaxed) {
+            self.was_stopped = true;
+            let end = now + STOPPED_TIMEOUT;
+            self.end = Some(self.end.map_or(end, |before| before.min(end)));
+        }
+        let left = self.end.map_or(Duration::MAX, |end| end.saturating_duration_since(now));
+        (!left.is_zero()).then(|| left.min(LOOK_FOR_STOP))
     }
 }
 
@@ -59,5 +117,18 @@ mod tests {
         answer.send(7).unwrap();
         assert_eq!(asked.answer(), 7);
         assert!(matches!(Asked::begin(|| 8).within(ANSWER_TIMEOUT), Ok(8)));
+    }
+    #[test]
+    fn an_answer_is_waited_for_until_a_moment_after_the_user_has_ended_it() {
+        let stop = AtomicBool::new(false);
+        let mut patience = Patience::new(Duration::MAX, &stop);
+        assert_eq!(patience.next_slice(), Some(LOOK_FOR_STOP));
+        stop.store(true, Ordering::Relaxed);
+        assert_eq!(patience.next_slice(), Some(LOOK_FOR_STOP), "it may be on its way");
+        patience.end = Some(Instant::now());
+        assert_eq!(patience.next_slice(), None);
+        let (_answer, question) = mpsc::channel::<()>();
+        let asked = Asked::begin(move || question.recv());
+        assert!(asked.unless_stopped(Duration::MAX, &stop).is_err());
     }
 }

@@ -97,6 +97,14 @@ impl DaemonArguments {
             None => OpenOptions::new(),
         }
     }
+
+    /// Where a daemon is looked for.
+    pub(crate) fn sockets(&self) -> Vec<PathBuf> {
+        match &self.socket {
+            Some(socket) => vec![socket.clone()],
+            None => urxe_shm::daemon_sockets(),
+        }
+    }
 }
 
 /// Runs a command, and prints on standard error why it failed.

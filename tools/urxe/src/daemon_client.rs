@@ -1,9 +1,15 @@
 //! The client of the commands that ask a daemon for what it counts, has and captures.
 
+use crate::asking::{ANSWER_TIMEOUT, Asked, GATHER_TIMEOUT, Patience};
 use crate::cli::DaemonArguments;
 use crate::error::Error;
-use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 use urxe_shm::control::channel::{Channel, ChannelError};
 use urxe_shm::control::{
     CaptureSpec, CaptureStream, CounterInfo, Cursor, DeviceInfo, HistorySubject, PathState,
@@ -11,9 +17,16 @@ use urxe_shm::control::{
 };
 
 /// A session with a daemon that only looks.
+///
+/// A daemon that is stopped fails what is asked of it ([`Error::Silent`]); then nothing can be
+/// asked any more.
 pub(crate) struct DaemonClient {
     socket: PathBuf,
     channel: Channel,
+    /// How long an answer may take.
+    wait: Duration,
+    /// The user has ended the command: answers are not waited for any more.
+    stop: Arc<AtomicBool>,
 }
 
 /// Everything that a device has counted.
@@ -39,13 +52,34 @@ impl DeviceStats {
 impl DaemonClient {
     /// Connects to a daemon, which knows this session by the command that it is for.
     pub(crate) fn connect(daemon: &DaemonArguments, command: &str) -> Result<Self, Error> {
-        let (socket, channel) = urxe_shm::connect_to_daemon(daemon.socket.as_deref())
-            .map_err(urxe_verbs::Error::from)?;
-        let mut client = DaemonClient { socket, channel };
+        DaemonClient::connect_unless_stopped(daemon, command, Arc::default())
+    }
+
+    /// The same for a command that catches signals: one sets `stop`.
+    pub(crate) fn connect_unless_stopped(
+        daemon: &DaemonArguments,
+        command: &str,
+        stop: Arc<AtomicBool>,
+    ) -> Result<Self, Error> {
+        // A daemon that is stopped lets only so many programs connect.
+        let named = daemon.socket.clone();
+        let asked = Asked::begin(move || urxe_shm::connect_to_daemon(named.as_deref()));
+        let found = asked.unless_stopped(ANSWER_TIMEOUT, &stop).map_err(|_| {
+            let sockets = daemon.sockets();
+            let sockets: Vec<String> = sockets.iter().map(|it| it.display().to_string()).collect();
+            Error::Silent(sockets.join(" or "))
+        })?;
+        let (socket, channel) = found.map_err(urxe_verbs::Error::from)?;
+        let mut client = DaemonClient { socket, channel, wait: ANSWER_TIMEOUT, stop };
         match client.call(&Request::Hello { program: format!("urxe {command}") })? {
-            Reply::Hello { .. } => Ok(client),
+            Reply::Hello { .. } => Ok(DaemonClient { wait: GATHER_TIMEOUT, ..client }),
             _ => Err(client.unexpected()),
         }
+    }
+
+    /// Where the daemon listens.
+    pub(crate) fn socket(&self) -> &Path {
+        &self.socket
     }
 
     /// The devices that there are.
@@ -173,7 +207,8 @@ impl DaemonClient {
     }
 
     fn call_with_fds(&mut self, request: &Request) -> Result<(Reply, Vec<OwnedFd>), Error> {
-        match self.channel.call(request, &[]) {
+        let is_there = |socket: BorrowedFd<'_>| can_be_read(socket, self.wait, &self.stop);
+        match self.channel.call_while(request, &[], is_there) {
             Ok((Reply::Error(error), _)) => Err(Error::Failed(error.to_string())),
             Ok(answer) => Ok(answer),
             Err(ChannelError::Closed) => Err(urxe_verbs::Error::DaemonGone {
@@ -181,6 +216,7 @@ impl DaemonClient {
                 reason: None,
             }
             .into()),
+            Err(ChannelError::WouldBlock) => Err(Error::Silent(self.socket.display().to_string())),
             Err(error) => Err(Error::Failed(format!("{}: {error}", self.socket.display()))),
         }
     }
@@ -189,4 +225,18 @@ impl DaemonClient {
         let socket = self.socket.display();
         Error::Failed(format!("{socket}: the daemon answered with another kind of reply"))
     }
+}
+
+/// Waits until there is something to read, but not longer than this, or than the user does.
+fn can_be_read(socket: BorrowedFd<'_>, wait: Duration, stop: &AtomicBool) -> bool {
+    let mut patience = Patience::new(wait, stop);
+    while let Some(slice) = patience.next_slice() {
+        let slice = Timespec::try_from(slice).unwrap_or_default();
+        match poll(&mut [PollFd::new(&socket, PollFlags::IN)], Some(&slice)) {
+            Ok(0) | Err(Errno::INTR) => {}
+            // What is wrong, if something is, reading says.
+            Ok(_) | Err(_) => return true,
+        }
+    }
+    false
 }

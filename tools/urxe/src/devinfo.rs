@@ -1,6 +1,8 @@
 //! `urxe devinfo`: the devices and their limits, in the manner of `ibv_devinfo`.
 
+use crate::asking::{ANSWER_TIMEOUT, Asked};
 use crate::cli::DaemonArguments;
+use crate::daemon_client::DaemonClient;
 use crate::error::Error;
 use crate::output;
 use crate::units;
@@ -8,6 +10,7 @@ use clap::Args;
 use serde::Serialize;
 use std::fmt;
 use std::net::IpAddr;
+use urxe_shm::control::DeviceInfo;
 use urxe_verbs::{Context, DeviceAttr, Gid, OpenOptions, PortAttr};
 
 const EXAMPLES: &str = "\
@@ -37,14 +40,15 @@ pub(crate) struct Arguments {
 
 /// Queries the daemon and prints.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
-    let options = arguments.daemon.open_options();
-    let devices = match &arguments.device {
-        Some(name) => vec![Device::query(options.device(name))?],
-        None => urxe_verbs::devices(&options)?
-            .into_iter()
-            .map(|device| Device::query(options.clone().device(device.name)))
-            .collect::<Result<_, _>>()?,
+    let mut client = DaemonClient::connect(&arguments.daemon, "devinfo")?;
+    let devices = client.devices_named(arguments.device.as_deref())?;
+    let query = |device: DeviceInfo| {
+        let socket = client.socket();
+        let options = OpenOptions::new().socket(socket).device(device.name);
+        let asked = Asked::begin(move || Device::query(&options)).within(ANSWER_TIMEOUT);
+        asked.unwrap_or_else(|_| Err(Error::Silent(socket.display().to_string())))
     };
+    let devices = devices.into_iter().map(query).collect::<Result<_, _>>()?;
     output::print(arguments.json, &Devices { devices })
 }
 
@@ -79,8 +83,8 @@ struct GidEntry {
 }
 
 impl Device {
-    fn query(options: OpenOptions) -> Result<Self, Error> {
-        let context = Context::open(&options)?;
+    fn query(options: &OpenOptions) -> Result<Self, Error> {
+        let context = Context::open(options)?;
         let limits = context.query_device()?;
         let ports = (1..=limits.phys_port_cnt).map(|port| Port::query(&context, port));
         Ok(Device {

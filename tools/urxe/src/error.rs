@@ -1,5 +1,6 @@
 //! Why a command failed, and the exit code that says so to a script.
 
+use crate::asking::SAYS_NOTHING;
 use crate::link::LinkError;
 use crate::output;
 use std::io;
@@ -14,6 +15,9 @@ pub(crate) enum Error {
     /// A verb failed.
     #[error(transparent)]
     Verbs(#[from] urxe_verbs::Error),
+    /// The daemon at this socket does not answer.
+    #[error("the daemon at {0} {SAYS_NOTHING}")]
+    Silent(String),
     /// Data that arrived differ from what was sent.
     #[error("wrong data: {0}")]
     WrongData(String),
@@ -71,7 +75,7 @@ impl Error {
         match self {
             Error::ReaderGone => 0,
             Error::Usage(_) => 2,
-            Error::Verbs(urxe_verbs::Error::Connect(_)) => 3,
+            Error::Verbs(urxe_verbs::Error::Connect(_)) | Error::Silent(_) => 3,
             Error::WrongData(_) => 4,
             _ => 1,
         }
@@ -103,6 +107,7 @@ mod tests {
             (Error::Failed("x".into()), 1),
             (Error::Usage("x".into()), 2),
             (Error::Verbs(no_daemon), 3),
+            (Error::Silent("x".into()), 3),
             (Error::WrongData("x".into()), 4),
             (Error::ReaderGone, 0),
         ];

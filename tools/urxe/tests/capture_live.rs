@@ -6,6 +6,8 @@ use common::{Daemon, Directory, Process, documented, perf_server, run, text, urx
 use rustix::process::Signal;
 use serde_json::Value;
 use std::process::{Command, Stdio};
+use std::thread::sleep;
+use std::time::Duration;
 use urxe_shell::testing::could_not_run;
 
 /// `urxe capture` of a daemon, which has begun.
@@ -134,4 +136,16 @@ fn packets_that_are_sent_again_are_told_of_with_what_made_it() {
     let acks = objects.iter().filter(|packet| packet["opcode"] == "RC ACK");
     assert!(acks.clone().all(|ack| ack["outcome"].is_string() && ack["msn"].is_number()));
     assert!(acks.count() > 0);
+}
+
+#[test]
+fn an_interrupt_ends_it_also_where_the_daemon_has_been_stopped() {
+    let daemon = Daemon::start();
+    let capture = capturing(&daemon, "");
+    daemon.process.signal(Signal::STOP);
+    // Until then it has asked for further streams.
+    sleep(Duration::from_millis(500));
+    capture.signal(Signal::INT);
+    let said = text(&capture.output().stderr);
+    assert!(said.contains("0 packets, 0 not captured"), "{said}");
 }

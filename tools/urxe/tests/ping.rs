@@ -204,3 +204,18 @@ fn an_interrupt_ends_the_questions_and_what_came_of_them_is_said() {
     assert!(answers["asked"].as_u64().unwrap() < 100_000, "{answers}");
     assert_eq!(answers["asked"], answers["answered"], "{answers}");
 }
+
+#[test]
+fn an_interrupt_ends_it_also_where_the_daemon_of_this_machine_has_been_stopped() {
+    let [near, far] = [Daemon::start(), Daemon::start()];
+    let line = format!("ping {} -c 100000 -i 10ms --json", far.address);
+    let ping = Process::start(near.urxe(&line));
+    wait_for_questions(&far, 1);
+    near.process.signal(Signal::STOP);
+    ping.signal(Signal::INT);
+    let output = ping.output();
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let says = step(&report, "answers")["says"].as_str().unwrap();
+    assert!(says.contains("says nothing"), "{report}");
+}

@@ -132,7 +132,20 @@ impl Channel {
         request: &Request,
         fds: &[BorrowedFd<'_>],
     ) -> Result<(Reply, Vec<OwnedFd>), ChannelError> {
-        match self.ask(request, fds) {
+        self.call_while(request, fds, |_| true)
+    }
+
+    /// The same for who does not wait for ever. If the reply is not there at once, `wait` is called
+    /// with the socket: it returns when that can be read, or `false` if nobody is to wait any
+    /// longer, which makes it [`ChannelError::WouldBlock`]. Nothing can be asked after that: the
+    /// next reply would be that to this request.
+    pub fn call_while(
+        &mut self,
+        request: &Request,
+        fds: &[BorrowedFd<'_>],
+        wait: impl FnMut(BorrowedFd<'_>) -> bool,
+    ) -> Result<(Reply, Vec<OwnedFd>), ChannelError> {
+        match self.ask(request, fds, wait) {
             // SLOT-110: who was turned away may have been told why before the question came.
             Err(ChannelError::Closed) => {
                 let told = self.receive(RecvFlags::DONTWAIT);
@@ -146,12 +159,16 @@ impl Channel {
         &mut self,
         request: &Request,
         fds: &[BorrowedFd<'_>],
+        mut wait: impl FnMut(BorrowedFd<'_>) -> bool,
     ) -> Result<(Reply, Vec<OwnedFd>), ChannelError> {
         self.send(request, fds)?;
         let asked = Instant::now();
         loop {
             match self.receive(RecvFlags::DONTWAIT) {
                 Err(ChannelError::WouldBlock) if asked.elapsed() < LOOK_FOR_REPLY => sched_yield(),
+                Err(ChannelError::WouldBlock) if !wait(self.socket.as_fd()) => {
+                    return Err(ChannelError::WouldBlock);
+                }
                 Err(ChannelError::WouldBlock) => {
                     let (reply, fds) = self.receive(RecvFlags::empty())?;
                     return self.with_descriptors(reply, fds);
@@ -507,6 +524,17 @@ mod tests {
         let received: Vec<u64> = fds.iter().map(inode).collect();
         assert_eq!(received, answers.map(inode));
         assert!(matches!(daemon.recv::<Request>(), Err(ChannelError::Closed)));
+    }
+
+    #[test]
+    fn a_reply_is_waited_for_as_long_as_the_caller_does() {
+        let (daemon, program) = Channel::pair_with_program().unwrap();
+        let (mut daemon, mut program) = (Channel::new(daemon), Channel::new(program));
+        let never = program.call_while(&hello(), &[], |_| false);
+        assert!(matches!(never, Err(ChannelError::WouldBlock)), "{never:?}");
+        let asked = program
+            .call_while(&Request::ListDevices, &[], |_| daemon.send(&Reply::Done, &[]).is_ok());
+        assert_eq!(asked.unwrap().0, Reply::Done);
     }
 
     #[test]

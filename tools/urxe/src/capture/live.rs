@@ -35,7 +35,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Error> {
         programs: arguments.programs.clone(),
         snaplen: arguments.snaplen.unwrap_or(usual),
     };
-    let mut client = DaemonClient::connect(&arguments.daemon, "capture")?;
+    let stopped = Arc::clone(&stop);
+    let mut client = DaemonClient::connect_unless_stopped(&arguments.daemon, "capture", stopped)?;
     let counters = client.begin_capture(spec)?;
     let mut sink = Sink::open(arguments.write.as_deref(), arguments.json)?;
     let mut streams = Streams::new(client);

@@ -7,11 +7,13 @@ use super::device::Device;
 use super::port::objected;
 use super::report::{Answers, Facts, Finding, Found, State};
 use super::route::Route;
+use crate::asking::{Asked, GATHER_TIMEOUT};
 use crate::daemon_client::DeviceStats;
 use crate::error::Error;
 use crate::latency::Latencies;
 use std::io;
 use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -35,6 +37,7 @@ const LATE_OBJECTION: Duration = Duration::from_millis(1500);
 const LOOK_FOR_STOP: Duration = Duration::from_millis(100);
 
 /// What came of the questions, and what the device counted meanwhile.
+#[derive(Default)]
 pub(super) struct Rounds {
     answers: Answers,
     counted: Counted,
@@ -72,17 +75,44 @@ impl Counted {
     }
 }
 
+/// How often to ask, and how long to wait.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Questions {
+    count: u32,
+    interval: Duration,
+    timeout: Duration,
+}
+
+impl From<&Arguments> for Questions {
+    fn from(arguments: &Arguments) -> Questions {
+        let &Arguments { count, interval, timeout, .. } = arguments;
+        Questions { count, interval, timeout }
+    }
+}
+
+impl Questions {
+    /// How long all of it takes at most, if the daemon of this machine does what it is told.
+    fn longest(&self) -> Duration {
+        let all = self.interval.saturating_add(self.timeout).saturating_mul(self.count);
+        all.saturating_add(GATHER_TIMEOUT)
+    }
+}
+
 /// Asks as often as is wanted, until `stop` is set.
 pub(super) fn ask(
-    device: &Device,
+    device: &Arc<Device>,
     peer: SocketAddr,
-    arguments: &Arguments,
-    stop: &AtomicBool,
+    questions: Questions,
+    stop: &Arc<AtomicBool>,
 ) -> Rounds {
-    let mut rounds =
-        Rounds { answers: Answers::default(), counted: Counted::default(), error: None };
-    rounds.error = rounds.run(device, peer, arguments, stop).err();
-    rounds
+    let (asking, is_over) = (Arc::clone(device), Arc::clone(stop));
+    let asked = Asked::begin(move || {
+        let mut rounds = Rounds::default();
+        rounds.error = rounds.run(&asking, peer, &questions, &is_over).err();
+        rounds
+    });
+    let silent = |_| Rounds { error: Some(device.is_silent()), ..Rounds::default() };
+    asked.unless_stopped(questions.longest(), stop).unwrap_or_else(silent)
 }
 
 impl Rounds {
@@ -90,26 +120,26 @@ impl Rounds {
         &mut self,
         device: &Device,
         mut service: SocketAddr,
-        arguments: &Arguments,
-        stop: &AtomicBool,
+        questions: &Questions,
+        stop: &Arc<AtomicBool>,
     ) -> Result<(), Error> {
         service.set_port(SERVICE);
-        let before = device.stats()?;
+        let before = device.stats(stop)?;
         let pd = device.context.alloc_pd()?;
         let cq = device.context.create_cq(1, None)?;
         let qp = pd.create_qp(&QpInit { qp_type: QpType::Ud, ..QpInit::new(&cq) })?;
         let channel = device.context.create_event_channel()?;
         let mut times = Latencies::new();
-        for round in 0..arguments.count {
+        for round in 0..questions.count {
             if round > 0 {
-                pause(arguments.interval, stop);
+                pause(questions.interval, stop);
             }
             if stop.load(Ordering::Relaxed) {
                 break;
             }
             let start = Instant::now();
             self.answers.asked += 1;
-            match is_answered(&channel, &qp, service, arguments.timeout, stop)? {
+            match is_answered(&channel, &qp, service, questions.timeout, stop)? {
                 Some(true) => times.record(start.elapsed()),
                 Some(false) => {}
                 // There was no time for this answer, as there was for others.
@@ -117,7 +147,7 @@ impl Rounds {
                 None => {}
             }
         }
-        self.counted = Counted::between(&before, &device.stats()?);
+        self.counted = Counted::between(&before, &device.stats(stop)?);
         self.answers.answered = times.len();
         self.answers.repeated = self.counted.repeats;
         if times.len() > 0 {

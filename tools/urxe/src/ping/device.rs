@@ -3,13 +3,17 @@
 
 use super::report::{Facts, Finding, Found};
 use super::route::Route;
+use crate::asking::{ANSWER_TIMEOUT, Asked};
 use crate::cli::DaemonArguments;
 use crate::daemon_client::{DaemonClient, DeviceStats};
 use crate::error::Error;
+use crate::output;
 use crate::roce_port::{self, PortState};
 use crate::run::free_loopback;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use tempfile::TempDir;
 use urxe_daemon::{Config, Daemon, Handle};
 use urxe_verbs::{Context, OpenOptions};
@@ -31,14 +35,28 @@ struct OwnDaemon {
 
 impl Device {
     /// What it has counted so far.
-    pub(super) fn stats(&self) -> Result<DeviceStats, Error> {
+    pub(super) fn stats(&self, stop: &Arc<AtomicBool>) -> Result<DeviceStats, Error> {
         let socket = DaemonArguments { socket: Some(self.socket.clone()) };
-        DaemonClient::connect(&socket, "ping")?.stats(&self.context.device().name)
+        let mut client = DaemonClient::connect_unless_stopped(&socket, "ping", Arc::clone(stop))?;
+        client.stats(&self.context.device().name)
+    }
+
+    /// Its daemon does not answer.
+    pub(super) fn is_silent(&self) -> Error {
+        Error::Silent(self.socket.display().to_string())
     }
 
     /// The device of a daemon that has the address, or, within the loopback network, any address
     /// from which that of the peer is reached.
-    fn of_daemon(socket: &Path, route: &Route) -> Option<Device> {
+    fn of_daemon(socket: &Path, route: &Route, stop: &AtomicBool) -> Result<Option<Device>, Error> {
+        let (place, source, peer) = (socket.to_owned(), route.source(), route.peer().ip());
+        let asked = Asked::begin(move || Device::ask(&place, source, peer));
+        let answer = asked.unless_stopped(ANSWER_TIMEOUT, stop);
+        answer.map_err(|_| Error::Silent(socket.display().to_string()))
+    }
+
+    /// The same, however long it takes.
+    fn ask(socket: &Path, source: IpAddr, peer: IpAddr) -> Option<Device> {
         let options = OpenOptions::new().socket(socket);
         let devices = urxe_verbs::devices(&options).ok()?;
         let contexts: Vec<Context> = devices
@@ -53,7 +71,6 @@ impl Device {
                 Some(Device { context, address, socket, own: None })
             })
         };
-        let (source, peer) = (route.source(), route.peer().ip());
         let is_near = |gid: IpAddr| {
             gid.is_loopback() && peer.is_loopback() && gid.is_ipv4() == peer.is_ipv4()
         };
@@ -92,14 +109,18 @@ impl Device {
 }
 
 /// A device on the address that the route has.
-pub(super) fn find(daemon: &DaemonArguments, route: &Route) -> Found<Device> {
+pub(super) fn find(daemon: &DaemonArguments, route: &Route, stop: &AtomicBool) -> Found<Device> {
     let source = route.source();
-    let sockets = match &daemon.socket {
-        Some(socket) => vec![socket.clone()],
-        None => urxe_shm::daemon_sockets(),
-    };
-    if let Some(device) = sockets.iter().find_map(|socket| Device::of_daemon(socket, route)) {
-        return device.found();
+    for socket in daemon.sockets() {
+        match Device::of_daemon(&socket, route, stop) {
+            Ok(Some(device)) => return device.found(),
+            Ok(None) => {}
+            Err(silent) if daemon.socket.is_some() => {
+                let advice = "let it go on (`kill -CONT`), or leave --socket out";
+                return (Finding::failed(silent.to_string(), advice), None);
+            }
+            Err(silent) => output::note(format_args!("urxe ping: {silent}; it is left out")),
+        }
     }
     if let Some(socket) = &daemon.socket {
         let finding = Finding::failed(

@@ -15,8 +15,10 @@ mod route;
 mod traffic_class;
 
 use crate::cli::DaemonArguments;
+use crate::daemon_client::DaemonClient;
 use crate::error::Error;
 use crate::units;
+use answers::Questions;
 use clap::Args;
 use report::{Part, Report};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -116,7 +118,7 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
 fn report(arguments: &Arguments) -> Result<bool, Error> {
     if arguments.daemon.socket.is_some() {
         // Where there is no daemon there is nothing to look at.
-        urxe_verbs::devices(&arguments.daemon.open_options())?;
+        DaemonClient::connect(&arguments.daemon, "ping")?;
     }
     let mut report = Report::new(&arguments.host, arguments.json);
     walk(arguments, &mut report)?;
@@ -145,11 +147,12 @@ fn walk(arguments: &Arguments, report: &mut Report) -> Result<(), Error> {
         signal_hook::flag::register(signal, Arc::clone(&stop))
             .map_err(Error::system("catching signals"))?;
     }
-    let find = || device::find(&arguments.daemon, &route);
+    let find = || device::find(&arguments.daemon, &route, &stop);
     let Some(device) = report.look(Part::Device, find)? else { return Ok(()) };
+    let (device, questions) = (Arc::new(device), Questions::from(arguments));
     let mut rounds = None;
     let ask =
-        || rounds.insert(answers::ask(&device, route.peer(), arguments, &stop)).finding(&route);
+        || rounds.insert(answers::ask(&device, route.peer(), questions, &stop)).finding(&route);
     let answered = report.look(Part::Answers, ask)?;
     let (Some(rounds), Some(())) = (rounds, answered) else { return Ok(()) };
     report.look(Part::Icrc, || rounds.icrc())?;

@@ -4,12 +4,14 @@ mod model;
 mod screen;
 mod svg;
 
+use crate::asking::Asked;
 use crate::cli::DaemonArguments;
 use crate::daemon_client::DaemonClient;
 use crate::error::Error;
 use crate::{output, units};
 use clap::Args;
 use model::{Key, Look, Looks, Top};
+use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use std::io::{IsTerminal, stdout};
@@ -104,6 +106,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
         let expected = "expected a terminal, or --once or --json";
         return Err(Error::Failed(format!("standard output: {expected}")));
     }
+    // A daemon may say nothing: until the terminal is changed, any signal ends it.
+    let first = Look::take(&mut client)?;
     // Raw mode would outlive a process that a signal ends; Ctrl-C is a key in it.
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGTERM, SIGHUP, SIGQUIT, SIGINT] {
@@ -111,32 +115,57 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
             .map_err(Error::system("catching signals"))?;
     }
     let mut terminal = ratatui::try_init().map_err(Error::system("preparing the terminal"))?;
-    let ended = live(&mut client, arguments, &mut terminal, &stop);
+    let ended = live(client, &first, arguments, &mut terminal, &stop);
     ratatui::restore();
     ended
 }
 
 /// Shows what there is until the user or a signal ends it.
 fn live(
-    client: &mut DaemonClient,
+    mut client: DaemonClient,
+    first: &Look,
     arguments: &Arguments,
-    terminal: &mut ratatui::DefaultTerminal,
+    terminal: &mut DefaultTerminal,
     stop: &AtomicBool,
 ) -> Result<(), Error> {
-    let mut looks = Looks::from(&Look::take(client)?);
+    let mut looks = Looks::from(first);
     let mut top = Top::new(arguments.filter.clone());
     let mut next = Instant::now() + arguments.interval;
+    while show_until(next, &mut top, terminal, stop)? {
+        // In another thread: while a daemon says nothing, keys do what they do otherwise.
+        let mut asked = Asked::begin(move || Look::take(&mut client).map(|look| (client, look)));
+        let (same, look) = loop {
+            asked = match asked.within(LOOK_FOR_SIGNALS) {
+                Ok(answer) => break answer?,
+                Err(asked) => asked,
+            };
+            if !show_until(Instant::now(), &mut top, terminal, stop)? {
+                return Ok(());
+            }
+        };
+        client = same;
+        top.update(looks.since_last(&look));
+        next = Instant::now() + arguments.interval;
+    }
+    Ok(())
+}
+
+/// Shows it, with what keys change of that, until it is this late; `false` if it is to end.
+fn show_until(
+    next: Instant,
+    top: &mut Top,
+    terminal: &mut DefaultTerminal,
+    stop: &AtomicBool,
+) -> Result<bool, Error> {
     loop {
-        let drawn = terminal.draw(|frame| screen::draw(&mut top, frame));
+        let drawn = terminal.draw(|frame| screen::draw(top, frame));
         drawn.map_err(Error::system("writing to the terminal"))?;
         match wait(next, stop)? {
-            Wait::Over => return Ok(()),
-            Wait::Event(Event::Key(pressed)) if !top.press(key(pressed)) => return Ok(()),
-            Wait::Event(_) => continue,
-            Wait::Due => {}
+            Wait::Over => return Ok(false),
+            Wait::Event(Event::Key(pressed)) if !top.press(key(pressed)) => return Ok(false),
+            Wait::Event(_) => {}
+            Wait::Due => return Ok(true),
         }
-        top.update(looks.since_last(&Look::take(client)?));
-        next = Instant::now() + arguments.interval;
     }
 }
 
@@ -154,12 +183,12 @@ fn wait(next: Instant, stop: &AtomicBool) -> Result<Wait, Error> {
     let reading = || Error::system("reading keys");
     while !stop.load(Ordering::Relaxed) {
         let left = next.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Ok(Wait::Due);
-        }
         // The wait for keys goes on after a signal.
         if event::poll(left.min(LOOK_FOR_SIGNALS)).map_err(reading())? {
             return Ok(Wait::Event(event::read().map_err(reading())?));
+        }
+        if left.is_zero() {
+            return Ok(Wait::Due);
         }
     }
     Ok(Wait::Over)
