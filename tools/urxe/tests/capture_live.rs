@@ -149,3 +149,25 @@ fn an_interrupt_ends_it_also_where_the_daemon_has_been_stopped() {
     let said = text(&capture.output().stderr);
     assert!(said.contains("0 packets, 0 not captured"), "{said}");
 }
+
+#[test]
+fn all_that_was_captured_before_the_end_is_shown() {
+    let (sender, receiver, directory) = (Daemon::start(), Daemon::start(), Directory::new());
+    let file = directory.path().join("live.pcapng");
+    let capture = capturing(&receiver, &format!("-w {}", file.display()));
+    // It reads nothing meanwhile: more waits in the pipe than one read takes.
+    capture.signal(Signal::STOP);
+    let (_server, client) = perf_server(&receiver, "write-bw");
+    let client = run(sender.urxe(&format!("{client} --size 4K --iters 100")));
+    assert!(client.status.success(), "{}", text(&client.stderr));
+    let received = receiver.stat()["counters"]["received_messages"].as_u64().unwrap() as usize;
+    assert!(received * 4096 > 256 * 1024, "{received}");
+    capture.signal(Signal::INT);
+    capture.signal(Signal::CONT);
+    let output = capture.output();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let shown = text(&run(urxe(&format!("capture -r {}", file.display()))).stdout);
+    let shown = shown.lines().filter(|line| line.contains("RC WRITE ONLY")).count();
+    // Those that were repeated are shown as often.
+    assert!(shown >= received, "{shown} of {received}: {}", text(&output.stderr));
+}

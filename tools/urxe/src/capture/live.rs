@@ -9,6 +9,7 @@ use crate::output;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::sleep;
 use std::time::{Duration, Instant};
 use urxe_shm::control::CaptureSpec;
 
@@ -17,6 +18,12 @@ const HEADERS: u32 = 64;
 
 /// Bytes that no packet has more of.
 const WHOLE: u32 = 65_507;
+
+/// How long the end of a capture may take: a pipe that is full is read within it.
+const END: Duration = Duration::from_secs(2);
+
+/// Longer than a data path waits before it tries a pipe again that was full.
+const SETTLE: Duration = Duration::from_millis(20);
 
 /// Shows packets until there are enough, the time is over, or a signal comes.
 pub(super) fn run(arguments: &Arguments) -> Result<(), Error> {
@@ -74,10 +81,42 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Error> {
         sink.flush()?;
     }
     if wants_more {
-        streams.drain()?;
-        streams.show(true, |item| add(item, &mut sink))?;
-        sink.flush()?;
+        // Programs may have begun since it was asked last.
+        looked = looked.and_then(|()| streams.take_new());
+        let is_whole = show_rest(&mut streams, &mut sink, &mut add)?;
+        if !is_whole {
+            output::note(
+                "urxe capture: the end is missing: packets come faster than they are taken",
+            );
+        }
     }
     output::note(format_args!("urxe capture: {shown} packets, {lost} not captured"));
     looked
+}
+
+/// Shows what was captured until now, as long as `add` wants more. Returns whether that is all.
+fn show_rest(
+    streams: &mut Streams,
+    sink: &mut Sink,
+    mut add: impl FnMut(Item<'_>, &mut Sink) -> Result<bool, Error>,
+) -> Result<bool, Error> {
+    let until = Instant::now() + END;
+    let mut is_whole = true;
+    // What a pipe had no room for comes when there is some.
+    for wait in [Duration::ZERO, SETTLE] {
+        sleep(wait);
+        let mut rest = streams.open();
+        while is_whole && !rest.is_empty() {
+            rest = streams.read_ready(&rest, Duration::ZERO)?;
+            let wants_more = streams.show(false, |item| add(item, sink))?;
+            sink.flush()?;
+            if !wants_more {
+                return Ok(true);
+            }
+            is_whole = rest.is_empty() || Instant::now() < until;
+        }
+    }
+    streams.show(true, |item| add(item, sink))?;
+    sink.flush()?;
+    Ok(is_whole)
 }

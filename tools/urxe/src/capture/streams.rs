@@ -72,37 +72,51 @@ impl Streams {
     /// Waits a moment for packets.
     pub(super) fn look(&mut self) -> Result<(), Error> {
         if self.asked_at.is_none_or(|at| at.elapsed() >= ASK) {
-            while let Some((of, pipe)) = self.client.next_capture_stream()? {
-                let (unread, time) = (Vec::new(), 0);
-                self.streams.push(Stream { of, pipe: Some(pipe), unread, time });
-            }
-            self.asked_at = Some(Instant::now());
+            self.take_new()?;
         }
-        let wait = Timespec::try_from(LOOK).unwrap_or_default();
-        self.read_within(&wait)
+        let open = self.open();
+        self.read_ready(&open, LOOK)?;
+        Ok(())
     }
 
-    /// Takes what is there at this moment.
-    pub(super) fn drain(&mut self) -> Result<(), Error> {
-        self.read_within(&Timespec::default())
+    /// Takes the streams that there are meanwhile.
+    pub(super) fn take_new(&mut self) -> Result<(), Error> {
+        while let Some((of, pipe)) = self.client.next_capture_stream()? {
+            let (unread, time) = (Vec::new(), 0);
+            self.streams.push(Stream { of, pipe: Some(pipe), unread, time });
+        }
+        self.asked_at = Some(Instant::now());
+        Ok(())
     }
 
-    fn read_within(&mut self, wait: &Timespec) -> Result<(), Error> {
-        let open = |stream: &Stream| stream.pipe.is_some();
-        let indices: Vec<usize> =
-            (0..self.streams.len()).filter(|&index| open(&self.streams[index])).collect();
-        let pipes = self.streams.iter().filter_map(|stream| stream.pipe.as_ref());
-        let mut polled: Vec<PollFd<'_>> =
-            pipes.map(|pipe| PollFd::new(pipe, PollFlags::IN)).collect();
-        match poll(&mut polled, Some(wait)) {
+    /// Those that have not ended.
+    pub(super) fn open(&self) -> Vec<usize> {
+        let is_open = |&index: &usize| self.streams[index].pipe.is_some();
+        (0..self.streams.len()).filter(is_open).collect()
+    }
+
+    /// Waits so long for some streams, and takes of what they hold then as much as one read does.
+    /// Returns those that had something.
+    pub(super) fn read_ready(
+        &mut self,
+        streams: &[usize],
+        wait: Duration,
+    ) -> Result<Vec<usize>, Error> {
+        let pipe = |&index: &usize| Some((index, self.streams[index].pipe.as_ref()?));
+        let (open, mut polled): (Vec<usize>, Vec<PollFd<'_>>) = streams
+            .iter()
+            .filter_map(pipe)
+            .map(|(index, pipe)| (index, PollFd::new(pipe, PollFlags::IN)))
+            .unzip();
+        match poll(&mut polled, Some(&Timespec::try_from(wait).unwrap_or_default())) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(errno) => return Err(Error::system("waiting for packets")(errno.into())),
         }
         let is_ready: Vec<bool> = polled.iter().map(|fd| !fd.revents().is_empty()).collect();
-        for (index, _) in indices.into_iter().zip(is_ready).filter(|&(_, is_ready)| is_ready) {
-            self.read(index);
-        }
-        Ok(())
+        let ready = open.into_iter().zip(is_ready).filter(|&(_, is_ready)| is_ready);
+        let ready: Vec<usize> = ready.map(|(index, _)| index).collect();
+        ready.iter().for_each(|&index| self.read(index));
+        Ok(ready)
     }
 
     /// Takes what a pipe holds.
