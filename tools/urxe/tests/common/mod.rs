@@ -110,9 +110,10 @@ pub(crate) fn run(command: Command) -> Output {
 
 /// The exit code of the tool where nobody reads what it prints.
 pub(crate) fn exit_code_unread(mut command: Command) -> Option<i32> {
-    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-    drop(child.stdout.take());
-    child.wait().unwrap().code()
+    let (reader, writer) = std::io::pipe().unwrap();
+    // Before it starts, or it may have printed everything.
+    drop(reader);
+    command.stdout(writer).stderr(Stdio::null()).status().unwrap().code()
 }
 
 /// The JSON that it prints if it succeeds, as it must.
