@@ -121,7 +121,8 @@ impl Program {
         Request::DeregMr { mr }
     }
 
-    /// Asks something with a descriptor of a pipe, which is refused. Returns whether it is answered.
+    /// Asks something with a descriptor of a pipe, which is refused. Returns whether that is
+    /// answered.
     fn sends_a_pipe(&mut self, slot: &mut Slot) -> bool {
         let (read_end, _write_end) = std::io::pipe().unwrap();
         self.channel.send(&Request::ListDevices, &[read_end.as_fd()]).unwrap();

@@ -37,8 +37,8 @@ pub fn alone(test: &str) -> Command {
     command
 }
 
-/// Asserts that a program made by [`alone`] has run its test, which has passed: one that has no test
-/// of that name succeeds too.
+/// Asserts that a program made by [`alone`] has run its test, which has passed: one that has no
+/// test of that name succeeds too.
 ///
 /// # Panics
 /// With what it printed, if not.

@@ -62,8 +62,8 @@ impl<T: Send + 'static> Asked<T> {
         wait: Duration,
         stop: &AtomicBool,
     ) -> Result<T, Asked<T>> {
-        let mut patience = Patience::new(wait, stop);
-        while let Some(slice) = patience.next_slice() {
+        let mut deadline = Deadline::new(wait, stop);
+        while let Some(slice) = deadline.next_slice() {
             match self.within(slice) {
                 Ok(answer) => return Ok(answer),
                 Err(asked) => self = asked,
@@ -79,17 +79,17 @@ impl<T: Send + 'static> Asked<T> {
 }
 
 /// How long an answer is waited for that the user may be tired of waiting for.
-pub(crate) struct Patience<'a> {
+pub(crate) struct Deadline<'a> {
     stop: &'a AtomicBool,
     was_stopped: bool,
     /// `None`: never.
     end: Option<Instant>,
 }
 
-impl<'a> Patience<'a> {
+impl<'a> Deadline<'a> {
     /// Waits so long, or until a moment after `stop` is set.
-    pub(crate) fn new(wait: Duration, stop: &'a AtomicBool) -> Patience<'a> {
-        Patience { stop, was_stopped: false, end: Instant::now().checked_add(wait) }
+    pub(crate) fn new(wait: Duration, stop: &'a AtomicBool) -> Deadline<'a> {
+        Deadline { stop, was_stopped: false, end: Instant::now().checked_add(wait) }
     }
 
     /// How long to wait before this is asked again; `None` when it is over.
@@ -121,12 +121,12 @@ mod tests {
     #[test]
     fn an_answer_is_waited_for_until_a_moment_after_the_user_has_ended_it() {
         let stop = AtomicBool::new(false);
-        let mut patience = Patience::new(Duration::MAX, &stop);
-        assert_eq!(patience.next_slice(), Some(LOOK_FOR_STOP));
+        let mut deadline = Deadline::new(Duration::MAX, &stop);
+        assert_eq!(deadline.next_slice(), Some(LOOK_FOR_STOP));
         stop.store(true, Ordering::Relaxed);
-        assert_eq!(patience.next_slice(), Some(LOOK_FOR_STOP), "it may be on its way");
-        patience.end = Some(Instant::now());
-        assert_eq!(patience.next_slice(), None);
+        assert_eq!(deadline.next_slice(), Some(LOOK_FOR_STOP), "it may be on its way");
+        deadline.end = Some(Instant::now());
+        assert_eq!(deadline.next_slice(), None);
         let (_answer, question) = mpsc::channel::<()>();
         let asked = Asked::begin(move || question.recv());
         assert!(asked.unless_stopped(Duration::MAX, &stop).is_err());

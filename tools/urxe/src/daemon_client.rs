@@ -1,6 +1,6 @@
 //! The client of the commands that ask a daemon for what it counts, has and captures.
 
-use crate::asking::{ANSWER_TIMEOUT, Asked, GATHER_TIMEOUT, Patience};
+use crate::asking::{ANSWER_TIMEOUT, Asked, Deadline, GATHER_TIMEOUT};
 use crate::cli::DaemonArguments;
 use crate::error::Error;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -229,8 +229,8 @@ impl DaemonClient {
 
 /// Waits until there is something to read, but not longer than this, or than the user does.
 fn can_be_read(socket: BorrowedFd<'_>, wait: Duration, stop: &AtomicBool) -> bool {
-    let mut patience = Patience::new(wait, stop);
-    while let Some(slice) = patience.next_slice() {
+    let mut deadline = Deadline::new(wait, stop);
+    while let Some(slice) = deadline.next_slice() {
         let slice = Timespec::try_from(slice).unwrap_or_default();
         match poll(&mut [PollFd::new(&socket, PollFlags::IN)], Some(&slice)) {
             Ok(0) | Err(Errno::INTR) => {}

@@ -104,14 +104,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_counted_between_two_looks_is_shown_and_what_is_new_counts_from_0() {
+    fn growth_between_two_looks_is_shown_and_a_new_qp_counts_from_0() {
         let [one, new] = [|values| qp(1, "a[7]", values), |values| qp(2, "a[7]", values)];
         let looks = vec![stats(10, vec![one([9, 1])]), stats(25, vec![one([12, 1]), new([8, 4])])];
         assert_eq!(shown(looks)[1], (15, vec![vec![3, 0], vec![8, 4]]));
     }
 
     #[test]
-    fn what_a_slot_had_counted_before_it_was_silent_is_not_counted_again() {
+    fn counts_of_a_slot_from_before_it_was_silent_are_not_shown_again() {
         let [own, other] = [|values| qp(1, "a[7]", values), |values| qp(2, "b[8]", values)];
         let looks = vec![
             stats(1_010, vec![own([1_000, 0]), other([10, 0])]),

@@ -113,7 +113,7 @@ fn a_device_of_its_own_leaves_nothing_where_nobody_reads_on_or_a_signal_ends_it(
 }
 
 #[test]
-fn what_was_found_is_the_exit_code_also_where_nobody_reads_it() {
+fn the_verdict_is_the_exit_code_also_where_nobody_reads_it() {
     let [near, far] = [Daemon::start(), Daemon::start()];
     for json in ["", "--json"] {
         let ping = |host| near.urxe(&format!("ping {host} -c 1 {json}"));

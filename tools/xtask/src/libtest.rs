@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_passed_is_counted_and_nothing_else_is() {
+    fn tests_that_passed_are_counted_and_no_others() {
         let line = "test result: ok. 12 passed; 0 failed; 1 ignored; 0 measured; 3 filtered out";
         assert_eq!(passed_by(line), 12);
         assert_eq!(passed_by(&line.replace("12", "0")), 0);
