@@ -173,12 +173,17 @@ def table(results):
     return '\n'.join(lines)
 
 
+def is_full(args):
+    """Whether all is run that there is."""
+    return args.kernel == 'all' and not args.short and not args.only
+
+
 def is_capture(cell):
     return not cell.transport
 
 
 def verdict(args, results):
-    """Compares with what is required; returns what is broken."""
+    """Compares with what is required; returns the places that are broken."""
     columns = collections.defaultdict(list)
     for kernel in KERNELS:
         for cell in cells.every(kernel):
@@ -193,11 +198,16 @@ def verdict(args, results):
             print(f'{what}: {" | ".join(place)}: {result.reason}'
                   + (f'\n    the kernel: {fault}' if fault else ''))
         if result.outcome != 'pass' and (required.is_required(*place) or is_capture(result.cell)):
-            broken.append(result)
+            broken.append(place)
         elif result.outcome == 'pass' and not required.is_required(*place):
             new[place[:2]] += 1
             if args.update:
                 required.add(*place)
+    if is_full(args):
+        # What cannot be any more has a result, which is none that passes.
+        for place in sorted(set(required.gone()) - set(broken)):
+            print(f'REQUIRED, BROKEN: {" | ".join(place)}: is not in the matrix any more')
+            broken.append(place)
     for (kernel, row), count in new.items():
         print(f'{"added" if args.update else "may be added"}: {kernel} | {row}: {count} cells pass')
     if args.update:

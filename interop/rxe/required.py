@@ -36,6 +36,13 @@ class Required:
                 return f'{entry["why"]} ({entry["evidence"]})'
         return None
 
+    def gone(self):
+        """What must pass and is not in the matrix any more: kernel, row and column of each."""
+        listed = ((*place, column) for place, list_ in self.lists.items()
+                  for column in sorted(list_) or [ALL])
+        return [(kernel, row, column) for kernel, row, column in listed
+                if column not in self.columns.get((kernel, row), ())]
+
     def add(self, kernel, row, column):
         self.lists.setdefault((kernel, row), set()).add(column)
 
