@@ -242,8 +242,9 @@ impl Host for ProgramHost {
     }
 
     // On memory that only copies reach, and on a number that is not aligned where it is mapped, it
-    // is a read and a write. All atomics of the device come here one after the other, which is all
-    // that `IBV_ATOMIC_HCA` promises.
+    // is a read and a write. All atomics of the slot come here one after the other, and so do all
+    // of the device that a program's registrations allow, which is what `IBV_ATOMIC_HCA` promises;
+    // but where sessions of two slots have registered the same number, each for itself.
     fn atomic(&mut self, region: RegionId, offset: u64, op: AtomicOp) -> Result<u64, MemoryFault> {
         if self.staging.before_store().is_err() {
             return Err(self.fault());
