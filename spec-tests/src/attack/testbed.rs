@@ -23,7 +23,7 @@ const VICTIM: u32 = 64_001;
 const NEWCOMERS: u32 = 64_100;
 
 /// How long an attacker may take until it is under way.
-const UNDER_WAY: Duration = Duration::from_secs(20);
+const UNDER_WAY: Duration = Duration::from_secs(60);
 
 /// How long a newcomer may wait.
 const SERVED: Duration = Duration::from_secs(10);

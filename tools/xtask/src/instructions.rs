@@ -82,6 +82,11 @@ pub(crate) fn count(options: &Options) -> Result {
     if let Some(reason) = lacks() {
         return Err(reason);
     }
+    let only = options.only.as_deref().unwrap_or_default();
+    let mut names = MESSAGES.iter().flat_map(|&message| PARTIES.map(|party| name(message, party)));
+    if !names.any(|name| name.contains(only)) {
+        return Err(format!("no message has {only:?} in its name"));
+    }
     let known_path = root().join(KNOWN);
     let known = parse(&std::fs::read_to_string(&known_path).unwrap_or_default());
     let program = build()?;
@@ -91,7 +96,7 @@ pub(crate) fn count(options: &Options) -> Result {
     for message in MESSAGES {
         for party in PARTIES {
             let name = name(message, party);
-            if options.only.as_ref().is_some_and(|only| !name.contains(only)) {
+            if !name.contains(only) {
                 continue;
             }
             let count = per_message(&program, message, party)?;
@@ -115,10 +120,6 @@ pub(crate) fn count(options: &Options) -> Result {
             }
             counts.insert(name, count);
         }
-    }
-    if counts.is_empty() {
-        let only = options.only.as_deref().unwrap_or_default();
-        return Err(format!("no message is called so: {only:?}"));
     }
     if options.renew {
         return renew(&known_path, known, counts);
