@@ -3,7 +3,7 @@
 
 use crate::faults::Fault;
 use crate::judge::{last_line, row};
-use crate::testbed::{Running, Side, TIMEOUT, Testbed};
+use crate::testbed::{Ended, Running, Side, TIMEOUT, Testbed};
 use std::fs;
 use std::time::{Duration, Instant};
 use urxe_shell::Result;
@@ -54,6 +54,13 @@ pub(crate) struct ConnectedTest {
     /// Whether server and client have a daemon each.
     apart: bool,
 }
+
+/// What a client of perftest prints if nobody listens. Its server listens once more when the two
+/// have exchanged their parameters, and the client may ask for a connection before, on any device.
+const NOT_YET_LISTENING: &str = "RDMA_CM_EVENT_REJECTED; error: 8";
+
+/// How often that may happen.
+const MOST_REFUSALS: u32 = 2;
 
 /// The counter of servers that began to listen.
 const LISTENS: &str = "cm_listens";
@@ -335,9 +342,13 @@ impl ConnectedTest {
     /// Runs it, and returns the client's figure, if it has one.
     pub(crate) fn run(&self, testbed: &Testbed) -> Result<String> {
         let file = testbed.file()?.to_string_lossy().into_owned();
-        let (server, client) = self.start(testbed, &file)?;
-        // A server whose client has failed may wait indefinitely.
-        let client = client.wait(TIMEOUT)?;
+        let (mut server, mut client) = self.start_to_end(testbed, &file)?;
+        for _ in 0..MOST_REFUSALS {
+            if client.output().contains(NOT_YET_LISTENING) {
+                server.kill();
+                (server, client) = self.start_to_end(testbed, &file)?;
+            }
+        }
         let output = client.success().map_err(|reason| format!("the client {reason}"))?;
         match self.group.ends {
             true => {
@@ -347,6 +358,13 @@ impl ConnectedTest {
             false => server.kill(),
         }
         self.judge(&output, &file)
+    }
+
+    /// The server, and the client when it has ended.
+    fn start_to_end(&self, testbed: &Testbed, file: &str) -> Result<(Running, Ended)> {
+        let (server, client) = self.start(testbed, file)?;
+        // A server whose client has failed may wait indefinitely.
+        Ok((server, client.wait(TIMEOUT)?))
     }
 
     fn start(&self, testbed: &Testbed, file: &str) -> Result<(Running, Running)> {
