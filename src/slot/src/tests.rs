@@ -149,15 +149,18 @@ fn held(name: &str) -> (usize, usize) {
     (open, maps.matches(&name).count())
 }
 
+/// What a thread does first that is to do nothing until the test lets it.
+fn wait_for(go: &AtomicBool) {
+    while !go.load(Ordering::Relaxed) {
+        std::thread::yield_now();
+    }
+}
+
 /// SHARE-012
 #[test]
 fn while_enough_is_to_be_closed_no_request_is_looked_at() {
     static GO: AtomicBool = AtomicBool::new(false);
-    let mut slot = Slot::new(|| {
-        while !GO.load(Ordering::Relaxed) {
-            std::thread::yield_now();
-        }
-    });
+    let mut slot = Slot::new(|| wait_for(&GO));
     let [mut program, mut other] = std::array::from_fn(|_| slot.program());
     let answered = (0..1000).take_while(|_| program.sends_a_pipe(&mut slot)).count();
     assert!((1..1000).contains(&answered), "{answered}");
@@ -175,11 +178,7 @@ fn while_enough_is_to_be_closed_no_request_is_looked_at() {
 fn while_4_gib_are_to_be_unmapped_no_request_is_looked_at() {
     static GO: AtomicBool = AtomicBool::new(false);
     const HALF: u64 = 1 << 31;
-    let mut slot = Slot::new(|| {
-        while !GO.load(Ordering::Relaxed) {
-            std::thread::yield_now();
-        }
-    });
+    let mut slot = Slot::new(|| wait_for(&GO));
     let mut other = slot.program();
     let mut ending: [Program; 2] = std::array::from_fn(|_| slot.program());
     // Without pages, for nothing is put there.
@@ -204,11 +203,7 @@ fn while_4_gib_are_to_be_unmapped_no_request_is_looked_at() {
 #[test]
 fn a_program_alone_waits_until_memory_of_a_file_that_may_be_large_is_unmapped() {
     static GO: AtomicBool = AtomicBool::new(false);
-    let mut slot = Slot::new(|| {
-        while !GO.load(Ordering::Relaxed) {
-            std::thread::yield_now();
-        }
-    });
+    let mut slot = Slot::new(|| wait_for(&GO));
     let mut other = slot.program();
     let [mut program, mut second, mut third] = std::array::from_fn(|_| slot.program());
     let files = [
@@ -250,11 +245,7 @@ fn a_program_alone_waits_until_memory_of_a_file_that_may_be_large_is_unmapped() 
 #[test]
 fn files_that_may_be_large_are_closed_by_another_thread_when_a_request_is_refused() {
     static GO: AtomicBool = AtomicBool::new(false);
-    let mut slot = Slot::new(|| {
-        while !GO.load(Ordering::Relaxed) {
-            std::thread::yield_now();
-        }
-    });
+    let mut slot = Slot::new(|| wait_for(&GO));
     let mut program = slot.program();
     let refused = [
         Request::ListDevices,

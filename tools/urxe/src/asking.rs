@@ -118,6 +118,7 @@ mod tests {
         assert_eq!(asked.answer(), 7);
         assert!(matches!(Asked::begin(|| 8).within(ANSWER_TIMEOUT), Ok(8)));
     }
+
     #[test]
     fn an_answer_is_waited_for_until_a_moment_after_the_user_has_ended_it() {
         let stop = AtomicBool::new(false);

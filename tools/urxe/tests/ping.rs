@@ -46,6 +46,14 @@ fn wait_for_questions(of: &Daemon, count: u64) {
     }
 }
 
+/// A ping of one daemon by another that goes on asking, and has begun to.
+fn asking(near: &Daemon, far: &Daemon) -> Process {
+    let line = format!("ping {} -c 100000 -i 10ms --json", far.address);
+    let ping = Process::start(near.urxe(&line));
+    wait_for_questions(far, 1);
+    ping
+}
+
 #[test]
 fn a_device_answers_each_question_and_no_program_runs_there() {
     let [near, far] = [Daemon::start(), Daemon::start()];
@@ -193,9 +201,7 @@ fn a_daemon_that_is_named_must_be_there_and_have_the_address() {
 #[test]
 fn an_interrupt_ends_the_questions_and_what_came_of_them_is_said() {
     let [near, far] = [Daemon::start(), Daemon::start()];
-    let line = format!("ping {} -c 100000 -i 10ms --json", far.address);
-    let ping = Process::start(near.urxe(&line));
-    wait_for_questions(&far, 1);
+    let ping = asking(&near, &far);
     ping.signal(Signal::INT);
     let output = ping.output();
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
@@ -208,9 +214,7 @@ fn an_interrupt_ends_the_questions_and_what_came_of_them_is_said() {
 #[test]
 fn an_interrupt_ends_it_also_where_the_daemon_of_this_machine_has_been_stopped() {
     let [near, far] = [Daemon::start(), Daemon::start()];
-    let line = format!("ping {} -c 100000 -i 10ms --json", far.address);
-    let ping = Process::start(near.urxe(&line));
-    wait_for_questions(&far, 1);
+    let ping = asking(&near, &far);
     near.process.signal(Signal::STOP);
     ping.signal(Signal::INT);
     let output = ping.output();

@@ -65,9 +65,9 @@ struct Held<H> {
 }
 
 impl<H> Held<H> {
-    /// Bytes of memory that it takes.
-    fn size(&self) -> usize {
-        size_of::<Self>() + self.bytes.len()
+    /// Bytes of memory that a datagram takes which is held.
+    fn size(datagram: &[u8]) -> usize {
+        size_of::<Self>() + datagram.len()
     }
 }
 
@@ -149,19 +149,19 @@ impl<H> DirectionState<H> {
 
     /// Holds a datagram back until then, or drops it if too many are held.
     fn keep(&mut self, until: Instant, with: H, datagram: &[u8], counters: &mut PortCounters) {
-        let held = Held { with, bytes: Bytes::copy_from_slice(datagram) };
-        if self.held_bytes + held.size() > self.max_held {
+        let size = Held::<H>::size(datagram);
+        if self.held_bytes + size > self.max_held {
             counters.fault_dropped += 1;
             return;
         }
-        self.held_bytes += held.size();
-        self.held.push(until, held);
+        self.held_bytes += size;
+        self.held.push(until, Held { with, bytes: Bytes::copy_from_slice(datagram) });
     }
 
     /// The datagram that has been due for longest, if any is due.
     fn pop_due(&mut self, now: Instant) -> Option<Held<H>> {
         let held = self.held.pop_due(now)?;
-        self.held_bytes -= held.size();
+        self.held_bytes -= Held::<H>::size(&held.bytes);
         Some(held)
     }
 }
