@@ -114,12 +114,14 @@ after=$(workers)
 write
 
 echo 'restart, with time for what runs:'
-flow 8
+flow 12
 kill -USR1 $manager
 until_so 'grep ending, /tmp/urxed.log'
-# Who comes now waits for the next daemon.
-su - alice -c "URXE_SOCKET=$at urxe devinfo" >/tmp/next 2>&1 &
+# A program that comes now waits for the next daemon; who only asks is told what keeps it.
+su - alice -c "urxe run --daemon $at -- true" >/tmp/next 2>&1 &
 next=$!
+su - alice -c "URXE_SOCKET=$at urxe devinfo" >/tmp/asked 2>&1 && fail 'a daemon that ends answered'
+grep 'about to end' /tmp/asked || fail "$(cat /tmp/asked)"
 wait $server || fail 'the server was not given its time'
 wait $client
 grep -A 1 '#bytes' /tmp/client || fail 'the client was not given its time'
