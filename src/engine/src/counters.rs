@@ -42,6 +42,7 @@ urxe_types::counters! {
     DropForgedLocal = "drop_forged_local", "Dropped: from an address of this daemon's own, by a UDP source port that it does not send from. A program of this machine forges packets.";
     DropNoMulticastMember = "drop_no_multicast_member", "Dropped: no QP is attached to the multicast group that the datagram was addressed to.";
     DropMulticastShare = "drop_multicast_share", "Dropped: copies of multicast datagrams for QPs of a program that has had its share of what arrived together. Attach fewer QPs to the group.";
+    DropMemoryStalls = "drop_memory_stalls", "Dropped: for a QP of a program that rests because its memory kept others waiting again and again (see memory_stalls). urxe res mr says why its memory is copied; memory that is mapped is not waited for.";
     DropBadMad = "drop_bad_mad", "Dropped: a datagram for QP1 that is not 256 bytes long, so no management datagram.";
     CnpsReceived = "cnps_received", "Congestion notification packets received: what was sent met congestion, and less is sent unless congestion control is off.";
     CnpsSent = "cnps_sent", "Congestion notification packets sent, because what arrived was marked by a switch or met a receive buffer that filled.";

@@ -122,6 +122,12 @@ pub trait Host {
         data: [u8; 8],
     ) -> Result<(), MemoryFault>;
 
+    /// Whether packets that come for a QP are taken. They are dropped where its program may not
+    /// have the data path for a while, and an RC peer repeats them.
+    fn takes_packets(&self, _qpn: Qpn) -> bool {
+        true
+    }
+
     /// Takes the next work request off a send queue.
     fn next_send(&mut self, queue: QueueId, wqe: &mut SendWqe) -> Taken;
 

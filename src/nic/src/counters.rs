@@ -13,6 +13,7 @@ counters! {
         broken_receive_queues: "Receive queues whose cursors the program overwrote; they take no more receives.",
         broken_completion_queues: "Completion queues whose cursors the program overwrote; they take no more completions.",
         memory_faults: "Accesses to registered memory that was not there any more; their QPs are in ERR.",
+        memory_stalls: "Times that memory reached by system calls was waited for so long that other programs were kept waiting: its program forked, or its pages came from a disk. Whose QPs rest for it count drop_memory_stalls.",
         unguarded_calls: "Calls of the engine that reached the memory of the program they run in by system calls, because it handles or blocks SIGSEGV or SIGBUS itself.",
         completion_events: "Events written to completion channels.",
         async_events: "Asynchronous events written.",

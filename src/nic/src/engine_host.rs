@@ -6,6 +6,7 @@ use crate::limits::SPARE_INLINE_BUFFERS;
 use crate::objects::{ChannelId, EventTarget, Memory, Objects};
 use crate::queues::Next;
 use crate::staging::Staging;
+use crate::stalls::Stalls;
 use std::sync::Arc;
 use urxe_engine::{
     AsyncEvent, AtomicOp, CqId, CqOverrun, Host, MemoryFault, QueueId, RegionId, SrqId, Taken,
@@ -26,6 +27,10 @@ pub(crate) struct ProgramHost {
     pub(crate) channels: EventChannels,
     pub(crate) counters: HostCounters,
     staging: Staging,
+    pub(crate) stalls: Stalls,
+    /// Where it was written last. What is written when that is carried out is of the same program:
+    /// each QP's batch has come to its end before the next QP's begins.
+    written: RegionId,
     /// How this process's own memory is reached in this call, if that was asked.
     own_method: Option<CopyMethod>,
     /// Counts the calls of the engine.
@@ -50,6 +55,8 @@ impl ProgramHost {
             channels: EventChannels::default(),
             counters: HostCounters::default(),
             staging: Staging::new(),
+            stalls: Stalls::default(),
+            written: RegionId(u32::MAX),
             own_method: None,
             call: 1,
             unpublished: Vec::new(),
@@ -174,10 +181,96 @@ impl ProgramHost {
         self.own_method().write(addr, data).map_err(|_| MemoryFault)
     }
 
-    fn fault(&mut self) -> MemoryFault {
+    /// Reaches memory of the program that has registered this, and takes note of what happens.
+    fn reach<T>(
+        &mut self,
+        region: RegionId,
+        reach: impl FnOnce(&mut ProgramHost) -> Result<T, MemoryFault>,
+    ) -> Result<T, MemoryFault> {
+        let begun = self.stalls.begin(|| {
+            let is_copied = matches!(self.objects.memory(region), Some(Memory::Process { .. }));
+            is_copied || self.staging.holds_writes()
+        });
+        let result = reach(self);
         // MEM-007: the engine fails the QP that asked.
-        self.counters.memory_faults += 1;
-        MemoryFault
+        self.counters.memory_faults += u64::from(result.is_err());
+        if let Some(begun) = begun
+            && let Some(mr) = self.objects.mrs.by_key(region.0)
+        {
+            // SHARE-134
+            self.counters.memory_stalls += u64::from(self.stalls.end(begun, mr.owner));
+        }
+        result
+    }
+
+    fn read_now(&mut self, region: RegionId, at: u64, buf: &mut [u8]) -> Result<(), MemoryFault> {
+        match self.objects.memory(region) {
+            Some(Memory::Shared(mapping)) => mapping.read(at, buf).map_err(|_| MemoryFault),
+            Some(&Memory::Own { addr }) => {
+                let method = self.own_method();
+                method.read(addr.wrapping_add(at), buf).map_err(|_| MemoryFault)
+            }
+            Some(Memory::Process { memory, addr, .. }) => {
+                self.staging.read(memory, addr.wrapping_add(at), buf)
+            }
+            None => Err(MemoryFault),
+        }
+    }
+
+    fn write_next(&mut self, region: RegionId, at: u64, data: &[u8]) -> Result<(), MemoryFault> {
+        match self.objects.memory(region) {
+            Some(Memory::Shared(mapping)) => {
+                self.staging.before_store()?;
+                mapping.write(at, data).map_err(|_| MemoryFault)
+            }
+            Some(&Memory::Own { addr }) => self.write_own(addr.wrapping_add(at), data),
+            Some(Memory::Process { memory, addr, .. }) => {
+                self.staging.write(memory, addr.wrapping_add(at), data)
+            }
+            None => Err(MemoryFault),
+        }
+    }
+
+    fn write_alone(&mut self, region: RegionId, at: u64, data: [u8; 8]) -> Result<(), MemoryFault> {
+        match self.objects.memory(region) {
+            Some(Memory::Shared(mapping)) => {
+                self.staging.before_store()?;
+                match mapping.store_u64(at, u64::from_ne_bytes(data)) {
+                    Ok(()) => Ok(()),
+                    Err(AccessError::Misaligned { .. }) => {
+                        mapping.write(at, &data).map_err(|_| MemoryFault)
+                    }
+                    Err(AccessError::OutOfBounds(_)) => Err(MemoryFault),
+                }
+            }
+            Some(&Memory::Own { addr }) => self.write_own(addr.wrapping_add(at), &data),
+            // Alone, not as part of a longer copy, which could be seen half done.
+            Some(Memory::Process { memory, addr, .. }) => {
+                // ORDER-004
+                self.staging.write_alone(memory, addr.wrapping_add(at), &data)
+            }
+            None => Err(MemoryFault),
+        }
+    }
+
+    /// Where memory is shared, changes a number there as a processor does; `None` elsewhere.
+    fn shared_atomic(
+        &mut self,
+        region: RegionId,
+        at: u64,
+        op: AtomicOp,
+    ) -> Result<Option<u64>, MemoryFault> {
+        self.staging.before_store()?;
+        let Some(Memory::Shared(mapping)) = self.objects.memory(region) else { return Ok(None) };
+        let done = match op {
+            AtomicOp::CompareSwap { compare, swap } => mapping.compare_swap(at, compare, swap),
+            AtomicOp::FetchAdd(add) => mapping.fetch_add(at, add),
+        };
+        match done {
+            Ok(old) => Ok(Some(old)),
+            Err(AccessError::Misaligned { .. }) => Ok(None),
+            Err(AccessError::OutOfBounds(_)) => Err(MemoryFault),
+        }
     }
 }
 
@@ -197,33 +290,12 @@ fn taken_or_later(next: Next, counters: &mut HostCounters) -> Option<Taken> {
 
 impl Host for ProgramHost {
     fn read(&mut self, region: RegionId, offset: u64, buf: &mut [u8]) -> Result<(), MemoryFault> {
-        let result = match self.objects.memory(region) {
-            Some(Memory::Shared(mapping)) => mapping.read(offset, buf).map_err(|_| MemoryFault),
-            Some(&Memory::Own { addr }) => {
-                let method = self.own_method();
-                method.read(addr.wrapping_add(offset), buf).map_err(|_| MemoryFault)
-            }
-            Some(Memory::Process { memory, addr, .. }) => {
-                self.staging.read(memory, addr.wrapping_add(offset), buf)
-            }
-            None => Err(MemoryFault),
-        };
-        result.map_err(|_| self.fault())
+        self.reach(region, |host| host.read_now(region, offset, buf))
     }
 
     fn write(&mut self, region: RegionId, offset: u64, data: &[u8]) -> Result<(), MemoryFault> {
-        let result = match self.objects.memory(region) {
-            Some(Memory::Shared(mapping)) => self
-                .staging
-                .before_store()
-                .and_then(|()| mapping.write(offset, data).map_err(|_| MemoryFault)),
-            Some(&Memory::Own { addr }) => self.write_own(addr.wrapping_add(offset), data),
-            Some(Memory::Process { memory, addr, .. }) => {
-                self.staging.write(memory, addr.wrapping_add(offset), data)
-            }
-            None => Err(MemoryFault),
-        };
-        result.map_err(|_| self.fault())
+        self.written = region;
+        self.reach(region, |host| host.write_next(region, offset, data))
     }
 
     // Shared memory, and that of this process, have the order of the writes already.
@@ -232,7 +304,7 @@ impl Host for ProgramHost {
     }
 
     fn sync(&mut self) -> Result<(), MemoryFault> {
-        self.staging.sync().map_err(|_| self.fault())
+        self.reach(self.written, |host| host.staging.sync())
     }
 
     fn read_ahead(&mut self, region: RegionId, offset: u64, len: u64) {
@@ -246,21 +318,8 @@ impl Host for ProgramHost {
     // of the device that a program's registrations allow, which is what `IBV_ATOMIC_HCA` promises;
     // but where sessions of two slots have registered the same number, each for itself.
     fn atomic(&mut self, region: RegionId, offset: u64, op: AtomicOp) -> Result<u64, MemoryFault> {
-        if self.staging.before_store().is_err() {
-            return Err(self.fault());
-        }
-        if let Some(Memory::Shared(mapping)) = self.objects.memory(region) {
-            let done = match op {
-                AtomicOp::CompareSwap { compare, swap } => {
-                    mapping.compare_swap(offset, compare, swap)
-                }
-                AtomicOp::FetchAdd(add) => mapping.fetch_add(offset, add),
-            };
-            match done {
-                Ok(old) => return Ok(old),
-                Err(AccessError::Misaligned { .. }) => {}
-                Err(AccessError::OutOfBounds(_)) => return Err(self.fault()),
-            }
+        if let Some(old) = self.reach(region, |host| host.shared_atomic(region, offset, op))? {
+            return Ok(old);
         }
         let mut bytes = [0; 8];
         self.read(region, offset, &mut bytes)?;
@@ -275,26 +334,13 @@ impl Host for ProgramHost {
         offset: u64,
         data: [u8; 8],
     ) -> Result<(), MemoryFault> {
-        let result =
-            match self.objects.memory(region) {
-                Some(Memory::Shared(mapping)) => self.staging.before_store().and_then(|()| {
-                    match mapping.store_u64(offset, u64::from_ne_bytes(data)) {
-                        Ok(()) => Ok(()),
-                        Err(AccessError::Misaligned { .. }) => {
-                            mapping.write(offset, &data).map_err(|_| MemoryFault)
-                        }
-                        Err(AccessError::OutOfBounds(_)) => Err(MemoryFault),
-                    }
-                }),
-                Some(&Memory::Own { addr }) => self.write_own(addr.wrapping_add(offset), &data),
-                // Alone, not as part of a longer copy, which could be seen half done.
-                Some(Memory::Process { memory, addr, .. }) => {
-                    // ORDER-004
-                    self.staging.write_alone(memory, addr.wrapping_add(offset), &data)
-                }
-                None => Err(MemoryFault),
-            };
-        result.map_err(|_| self.fault())
+        self.written = region;
+        self.reach(region, |host| host.write_alone(region, offset, data))
+    }
+
+    fn takes_packets(&self, qpn: Qpn) -> bool {
+        !self.stalls.any_rests()
+            || !self.objects.qps.by_number(qpn.get()).is_some_and(|qp| self.stalls.rests(qp.owner))
     }
 
     fn posted_recvs(&mut self, queue: QueueId) -> u32 {
@@ -303,6 +349,11 @@ impl Host for ProgramHost {
 
     fn next_send(&mut self, queue: QueueId, wqe: &mut SendWqe) -> Taken {
         let Some(qp) = self.objects.qps.by_key_mut(queue.0) else { return Taken::Empty };
+        // SHARE-134
+        if self.stalls.any_rests() && self.stalls.rests(qp.owner) {
+            self.stalls.defer(qp.qpn);
+            return Taken::Empty;
+        }
         let queue = &mut qp.send;
         let spare = wqe.inline.take().or_else(|| self.spare_inline.pop());
         let mut buffer = spare.unwrap_or_default();

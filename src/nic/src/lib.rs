@@ -33,6 +33,7 @@ mod objects;
 mod queues;
 mod read_ahead;
 mod staging;
+mod stalls;
 mod table;
 mod tap;
 mod verbs;

@@ -57,3 +57,18 @@ pub(crate) const TAP_BUFFER: usize = 256 * 1024;
 
 /// How long a tap waits, if no packets come meanwhile, before it tries a pipe again that was full.
 pub(crate) const TAP_FLUSH: Duration = Duration::from_millis(5);
+
+/// How long memory that is reached by system calls may keep the data path waiting without being
+/// counted: some hundred copies.
+pub(crate) const MEMORY_STALL: Duration = Duration::from_millis(1);
+
+/// So many such stalls of one program, each less than [`STALLS_KEPT`] after the one before, may be
+/// accidents: it has forked, or pages came from a disk.
+pub(crate) const STALLS_FORGIVEN: u32 = 3;
+pub(crate) const STALLS_KEPT: Duration = Duration::from_secs(3);
+
+/// How long a program rests at least after each stall beyond that: of the messages of others, one
+/// in hundreds waits then. And at most, however long the stall was: less than peers with usual
+/// timeouts and retries have.
+pub(crate) const MEMORY_REST: Duration = Duration::from_millis(100);
+pub(crate) const MAX_MEMORY_REST: Duration = Duration::from_millis(500);

@@ -241,6 +241,7 @@ impl Nic {
         if count == 0 {
             return Ok(false);
         }
+        self.end_rests(now);
         if let Some(fill) = self.port.receive_fill(now) {
             self.device.set_receive_fill(fill);
         }
@@ -260,6 +261,19 @@ impl Nic {
         self.after_engine(now);
         self.flush_taps(now);
         Ok(true)
+    }
+
+    /// Says that a turn has taken long, whatever it was that took so long. If programs' memory
+    /// keeps this data path waiting again and again, they rest.
+    pub fn on_long_turn(&mut self, now: Instant) {
+        self.host.stalls.watch(now);
+    }
+
+    /// What programs have posted that rested is taken now, if they may have the data path again.
+    fn end_rests(&mut self, now: Instant) {
+        for qpn in self.host.stalls.end_rest(now) {
+            self.ring_doorbell(qpn);
+        }
     }
 
     /// Whether [pollers](Self::poller_turn) can do what there is to do.
@@ -374,6 +388,7 @@ impl Nic {
             self.after_engine(now);
             worked = true;
         }
+        self.end_rests(now);
         if self.look_at <= now && !self.failed_qps.is_empty() {
             self.look_at_failed_qps(now);
         }
@@ -481,7 +496,8 @@ impl Nic {
     pub fn deadline(&self) -> Option<Instant> {
         let look = (!self.failed_qps.is_empty()).then_some(self.look_at);
         let timers = [self.device.poll_timeout(), self.port.poll_timeout()];
-        timers.into_iter().chain([look, self.taps.deadline()]).flatten().min()
+        let others = [look, self.taps.deadline(), self.host.stalls.deadline()];
+        timers.into_iter().chain(others).flatten().min()
     }
 
     /// The management datagrams that have come since the last time.
@@ -846,6 +862,42 @@ mod tests {
         assert!(receive(&mut nic, 1));
         nic.ring_doorbell(qpn);
         assert!(!nic.owes_only_an_ack(), "there may be something to go with");
+    }
+
+    /// SHARE-134
+    #[test]
+    fn for_a_program_that_rests_packets_are_dropped_and_what_it_posts_is_sent_later() {
+        let passage = Arc::new(Mutex::new(Passage { runs: usize::MAX, ..Passage::default() }));
+        let now = Instant::now();
+        let (mut nic, qpn, mut program, sge) = nic_with_qp(Narrow(passage.clone()), now);
+        let access = Some(Access::REMOTE_WRITE);
+        nic.modify_qp(now, qpn, &QpAttr { access, ..QpAttr::default() }).unwrap();
+        while !nic.host.stalls.any_rests() {
+            nic.host.stalls.on_stall(now, OwnerId(1), Duration::from_millis(1));
+        }
+        let op = SendOp::Write { remote_addr: 0, rkey: Rkey(1), imm: None };
+        let wr = SendWr { wr_id: 1, op, to: None, fence: false, signaled: true, solicited: false };
+        program.push(&wr, SendData::Sges(&[Sge { length: 8, ..sge }])).unwrap();
+        program.publish();
+        nic.ring_doorbell(qpn);
+        let mut turn = |nic: &mut Nic, at: Instant| {
+            passage.lock().unwrap().arriving.push(empty_write(qpn, 0));
+            nic.receive(at).unwrap();
+            nic.handle_timers(at).unwrap();
+            while nic.is_due() {
+                nic.transmit(at).unwrap();
+            }
+            let datagrams = std::mem::take(&mut passage.lock().unwrap().datagrams);
+            let opcode = |bytes: &Vec<u8>| Packet::parse(bytes).unwrap().headers.body.opcode();
+            datagrams.iter().map(opcode).collect::<Vec<_>>()
+        };
+        assert_eq!(turn(&mut nic, now), []);
+        assert_eq!(nic.device.counters().get(Counter::DropMemoryStalls), 1);
+        let over = nic.deadline().expect("something waits for the end of the rest");
+        assert!(over > now);
+        // The peer has repeated its packet.
+        assert_eq!(turn(&mut nic, over), [Opcode::RC_ACK, Opcode::RC_WRITE_ONLY]);
+        assert_eq!(nic.device.counters().get(Counter::DropMemoryStalls), 1);
     }
 
     #[test]

@@ -87,6 +87,11 @@ impl Staging {
         self.ahead.announce(memory, addr, len);
     }
 
+    /// Whether any writes are held back.
+    pub(crate) fn holds_writes(&self) -> bool {
+        self.writes.holds_any()
+    }
+
     /// Forgets what was fetched: the program may have changed it since.
     pub(crate) fn forget_reads(&mut self) {
         self.ahead.forget();

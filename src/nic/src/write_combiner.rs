@@ -90,6 +90,11 @@ impl WriteCombiner {
         self.is_of(memory) && self.addr < addr.saturating_add(len) && addr < self.end()
     }
 
+    /// Whether anything is held back.
+    pub(crate) fn holds_any(&self) -> bool {
+        !self.data.is_empty()
+    }
+
     /// Carries out what is held back. An error tells of every write since the last
     /// [`sync`](Self::sync), and is still for that to tell.
     pub(crate) fn carry_out(&mut self) -> Result<(), MemoryFault> {

@@ -85,6 +85,10 @@ pub(crate) const REQUESTS_PER_TURN: usize = 2;
 /// enough, there is as long a rest from it.
 pub(crate) const CONTROL_TIME: Duration = Duration::from_micros(50);
 
+/// A turn that takes so long is asked for its reason: it is some times what all that is done in one
+/// usually takes.
+pub(crate) const LONG_TURN: Duration = Duration::from_millis(1);
+
 /// The longest such rest: a single request that takes its time, as a large registration may, keeps
 /// the next only a little longer waiting.
 pub(crate) const MAX_REST: Duration = Duration::from_millis(2);

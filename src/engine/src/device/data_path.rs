@@ -175,6 +175,11 @@ impl Device {
         outer: &Outer,
         packet: &Packet<'_>,
     ) {
+        // SHARE-134
+        if !host.takes_packets(qpn) {
+            self.tables.counters.add(Counter::DropMemoryStalls, 1);
+            return;
+        }
         self.begin_for(now, host, qpn);
         if !self.run(now, host, qpn, Event::Packet(outer, packet)) {
             let counter = match self.tables.config.slot.gets(qpn) {

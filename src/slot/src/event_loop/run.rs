@@ -7,7 +7,7 @@ use crate::SlotError;
 use crate::alarm;
 use crate::crowding::Sleepers;
 use crate::history_file;
-use crate::limits::{ASK_EVERY, EVENTS_PER_TURN, SHORTEST_SLEEP, SPIN};
+use crate::limits::{ASK_EVERY, EVENTS_PER_TURN, LONG_TURN, SHORTEST_SLEEP, SPIN};
 use crate::link::LinkError;
 use crate::token::Token;
 use mio::{Events, Poll, Registry};
@@ -93,7 +93,12 @@ pub(crate) fn run(mut slot: impl Held) -> Result<(), SlotError> {
             slot.ctx.counters.slow_yields += u64::from(is_slow);
         }
         if std::mem::take(&mut worked) {
-            slot.crowding.on_work(slept_at.unwrap_or(now).duration_since(before));
+            let turn = slept_at.unwrap_or(now).duration_since(before);
+            slot.crowding.on_work(turn);
+            // SHARE-134: nobody but the program itself waits where it is alone.
+            if turn > LONG_TURN && slot.sessions.len() > 1 {
+                slot.ctx.devices.iter_mut().for_each(|device| device.nic.on_long_turn(now));
+            }
         }
         for token in std::mem::take(&mut slot.ready) {
             let served = slot.serve(now, token)?;

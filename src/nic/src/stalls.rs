@@ -1,0 +1,210 @@
+//! Programs whose memory keeps the data path waiting.
+//!
+//! Memory that is reached by system calls may have to be waited for: while its program forks, the
+//! system holds the lock of its page tables, and a page may have to come from a disk. Nobody else
+//! is served meanwhile. Once or twice that is an accident; a program that does it again and again
+//! rests after each time. What comes for its QPs then is dropped, as by a NIC that has too much to
+//! do, and peers of RC repeat it; what it posts is taken later. All such programs rest at the same
+//! time: however many there are, others wait once for each rest.
+//!
+//! Whether a copy was waited for, or others had the processor meanwhile, the system has to be
+//! asked. So that is asked only for a while after a turn that took long.
+
+use crate::limits::{MAX_MEMORY_REST, MEMORY_REST, MEMORY_STALL, STALLS_FORGIVEN, STALLS_KEPT};
+use crate::objects::OwnerId;
+use nix::sys::resource::{UsageWho, getrusage};
+use std::time::{Duration, Instant};
+use urxe_types::Qpn;
+
+/// For how long copies are looked at after a turn that took long.
+const WATCHED: Duration = Duration::from_secs(1);
+
+/// What is known of it.
+#[derive(Debug, Default)]
+pub(crate) struct Stalls {
+    /// Copies are looked at until then.
+    watched_until: Option<Instant>,
+    /// The programs of the last stalls.
+    stalled: Vec<Stalled>,
+    /// Until then those of them rest that have stalled too often.
+    rests_until: Option<Instant>,
+    /// QPs that would have had something to send.
+    deferred: Vec<Qpn>,
+}
+
+/// A program that has stalled, how often, and when last.
+#[derive(Debug)]
+struct Stalled {
+    owner: OwnerId,
+    times: u32,
+    last: Instant,
+}
+
+/// A copy that has begun, and how often this thread had waited for anything by then.
+pub(crate) struct Begun {
+    at: Instant,
+    waits: i64,
+}
+
+/// How often this thread has waited for anything, other than for the processor.
+fn waits() -> i64 {
+    getrusage(UsageWho::RUSAGE_THREAD).map_or(0, |usage| usage.voluntary_context_switches())
+}
+
+impl Stalls {
+    /// Has copies looked at for a while: a turn has taken long.
+    pub(crate) fn watch(&mut self, now: Instant) {
+        self.watched_until = Some(now + WATCHED);
+    }
+
+    /// Memory is reached, by system calls or not.
+    pub(crate) fn begin(&self, by_calls: impl FnOnce() -> bool) -> Option<Begun> {
+        self.watched_until.filter(|_| by_calls())?;
+        Some(Begun { at: Instant::now(), waits: waits() })
+    }
+
+    /// A copy of or to memory of this program has ended. Returns whether it was waited for so long
+    /// that others are harmed.
+    pub(crate) fn end(&mut self, begun: Begun, owner: OwnerId) -> bool {
+        let now = Instant::now();
+        let took = now.duration_since(begun.at);
+        self.watched_until = self.watched_until.filter(|&until| now < until);
+        let has_stalled = took >= MEMORY_STALL && waits() != begun.waits;
+        if has_stalled {
+            self.on_stall(now, owner, took);
+        }
+        has_stalled
+    }
+
+    /// Others were kept waiting for so long by this program.
+    pub(crate) fn on_stall(&mut self, now: Instant, owner: OwnerId, took: Duration) {
+        self.watch(now);
+        self.stalled.retain(|stalled| now.duration_since(stalled.last) < STALLS_KEPT);
+        let known = self.stalled.iter_mut().find(|stalled| stalled.owner == owner);
+        let times = match known {
+            Some(stalled) => {
+                stalled.times = stalled.times.saturating_add(1);
+                stalled.last = now;
+                stalled.times
+            }
+            None => {
+                self.stalled.push(Stalled { owner, times: 1, last: now });
+                1
+            }
+        };
+        if times > STALLS_FORGIVEN {
+            let rest = (took * 10).clamp(MEMORY_REST, MAX_MEMORY_REST);
+            self.rests_until = Some(now + rest);
+        }
+    }
+
+    /// Whether a program rests.
+    pub(crate) fn rests(&self, owner: OwnerId) -> bool {
+        let is_one = |stalled: &Stalled| stalled.owner == owner && stalled.times > STALLS_FORGIVEN;
+        self.rests_until.is_some() && self.stalled.iter().any(is_one)
+    }
+
+    /// Whether any program rests.
+    pub(crate) fn any_rests(&self) -> bool {
+        self.rests_until.is_some()
+    }
+
+    /// A QP of a program that rests may have something to send.
+    pub(crate) fn defer(&mut self, qpn: Qpn) {
+        if !self.deferred.contains(&qpn) {
+            self.deferred.push(qpn);
+        }
+    }
+
+    /// When the rest is over, if something waits for that.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.rests_until.filter(|_| !self.deferred.is_empty())
+    }
+
+    /// Ends the rest if it is over. Returns the QPs that may have something to send.
+    pub(crate) fn end_rest(&mut self, now: Instant) -> Vec<Qpn> {
+        if self.rests_until.is_none_or(|until| now < until) {
+            return Vec::new();
+        }
+        self.rests_until = None;
+        std::mem::take(&mut self.deferred)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ONE: OwnerId = OwnerId(1);
+    const OTHER: OwnerId = OwnerId(2);
+
+    fn stall(stalls: &mut Stalls, now: Instant, owner: OwnerId, times: u32, took: Duration) {
+        (0..times).for_each(|_| stalls.on_stall(now, owner, took));
+    }
+
+    /// SHARE-134
+    #[test]
+    fn a_program_rests_that_stalls_too_often_and_no_other() {
+        let (now, mut stalls) = (Instant::now(), Stalls::default());
+        stall(&mut stalls, now, ONE, STALLS_FORGIVEN, MEMORY_STALL);
+        stall(&mut stalls, now, OTHER, STALLS_FORGIVEN, MEMORY_STALL);
+        assert!(!stalls.any_rests(), "it may be an accident");
+        stall(&mut stalls, now, ONE, 1, MEMORY_STALL);
+        assert!(stalls.rests(ONE) && !stalls.rests(OTHER));
+        let qpn = Qpn::new(7);
+        (0..2).for_each(|_| stalls.defer(qpn));
+        let over = now + MEMORY_REST;
+        assert_eq!(stalls.deadline(), Some(over));
+        assert_eq!(stalls.end_rest(over - Duration::from_nanos(1)), []);
+        assert!(stalls.rests(ONE));
+        assert_eq!(stalls.end_rest(over), [qpn]);
+        assert!(!stalls.rests(ONE) && stalls.deadline().is_none());
+        // Again at once, and then together with the other.
+        stall(&mut stalls, over, ONE, 1, MEMORY_STALL);
+        assert!(stalls.rests(ONE));
+        stall(&mut stalls, over, OTHER, 1, MEMORY_STALL);
+        assert!(stalls.rests(ONE) && stalls.rests(OTHER));
+    }
+
+    #[test]
+    fn a_rest_is_longer_the_longer_others_waited() {
+        let long = MEMORY_REST / 5;
+        for (took, rest) in
+            [(MEMORY_STALL, MEMORY_REST), (long, 2 * MEMORY_REST), (long * 1000, MAX_MEMORY_REST)]
+        {
+            let (now, mut stalls) = (Instant::now(), Stalls::default());
+            stall(&mut stalls, now, ONE, STALLS_FORGIVEN + 1, took);
+            assert_eq!(stalls.rests_until, Some(now + rest));
+        }
+    }
+
+    #[test]
+    fn stalls_that_are_seldom_are_accidents() {
+        let (mut now, mut stalls) = (Instant::now(), Stalls::default());
+        for _ in 0..10 {
+            stall(&mut stalls, now, ONE, STALLS_FORGIVEN, MEMORY_STALL);
+            now += STALLS_KEPT;
+        }
+        assert!(!stalls.any_rests());
+    }
+
+    #[test]
+    fn only_copies_that_were_waited_for_are_stalls_and_only_while_it_is_looked() {
+        let mut stalls = Stalls::default();
+        assert!(stalls.begin(|| true).is_none());
+        stalls.watch(Instant::now());
+        assert!(stalls.begin(|| false).is_none());
+        let begun = stalls.begin(|| true).unwrap();
+        while begun.at.elapsed() < MEMORY_STALL {}
+        // Others may have had the processor; a yield is no wait either.
+        std::thread::yield_now();
+        assert!(!stalls.end(begun, ONE));
+        let begun = stalls.begin(|| true).unwrap();
+        std::thread::sleep(MEMORY_STALL);
+        assert!(stalls.end(begun, ONE));
+        // Not for ever.
+        stalls.watched_until = Some(Instant::now());
+        let begun = stalls.begin(|| true).unwrap();
+        assert!(!stalls.end(begun, ONE) && stalls.begin(|| true).is_none());
+    }
+}
