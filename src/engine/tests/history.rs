@@ -6,7 +6,7 @@ use script::*;
 use std::time::Duration;
 use urxe_engine::{Cause, Counter, Happening};
 use urxe_types::{Extra, Posted, QpAttr, QpState, Rkey, SendOp, WcOpcode, WcStatus};
-use urxe_wire::NakCode;
+use urxe_wire::{NakCode, Opcode};
 
 const SEND: SendOp = SendOp::Send(Extra::None);
 const TIMEOUT: Duration = ACK_TIMEOUT;
@@ -106,6 +106,41 @@ fn a_reset_keeps_what_happened_before_it() {
     let history = t.device.qp_history(t.qpn).unwrap();
     assert_eq!(history.failed_request().unwrap().wr_id, 1);
     assert_eq!(told(&t).last(), Some(&Happening::Modified(QpState::Reset)));
+}
+
+/// HISTORY-019
+#[test]
+fn a_qp_that_was_reset_tells_of_its_new_failure_and_not_of_the_one_before() {
+    let mut t = Script::with(QpAttr { retry_cnt: Some(0), ..usual() });
+    t.post(1, SEND, &[t.sge(0, 1000)]);
+    t.sent();
+    t.receive(&[ack(203, 1)]);
+    t.expect_send(1, WcStatus::Success);
+    t.post(2, SEND, &[]);
+    t.sent();
+    t.wait(TIMEOUT);
+    t.expect_send(2, WcStatus::RetryExceeded);
+    let known = |t: &Script| {
+        let history = t.device.qp_history(t.qpn).unwrap();
+        let failed = history.failed_request().map(|failed| failed.wr_id);
+        (failed, history.failure().map(|(_, cause)| cause), history.longest_done())
+    };
+    let before = (Some(2), Some(Cause::AckTimeout), 1000);
+    assert_eq!(known(&t), before);
+    t.enter(QpState::Reset);
+    assert_eq!(known(&t), before);
+    t.connect(&usual());
+    assert_eq!(known(&t), (Some(2), Some(Cause::AckTimeout), 0), "nothing has failed since");
+    t.post(3, SEND, &[]);
+    t.sent();
+    t.receive(&[nak(NakCode::RemoteOperational, 200, 0)]);
+    t.expect_send(3, WcStatus::RemoteOperation);
+    assert_eq!(known(&t), (Some(3), Some(Cause::PeerRemoteOperation), 0));
+    // By what a peer asked for, and no request of its own.
+    t.enter(QpState::Reset);
+    t.connect(&usual());
+    t.receive(&[pkt(Opcode::RC_WRITE_ONLY, 100).reth(VA, 1, 8).payload(&[1; 8]).ack_req()]);
+    assert_eq!(known(&t), (None, Some(Cause::RequestRefused), 0));
 }
 
 #[test]

@@ -85,6 +85,10 @@ pub(crate) const REQUESTS_PER_TURN: usize = 2;
 /// enough, there is as long a rest from it.
 pub(crate) const CONTROL_TIME: Duration = Duration::from_micros(50);
 
+/// How many times as long the rest is where a program sends requests and waits for no answer: our
+/// libraries never do.
+pub(crate) const FLOODED_REST: u32 = 4;
+
 /// A turn that takes so long is asked for its reason: it is some times what all that is done in one
 /// usually takes.
 pub(crate) const LONG_TURN: Duration = Duration::from_millis(1);

@@ -1,6 +1,8 @@
 //! Asking a daemon that may take the connection and say nothing: one that is stopped, or one that
 //! ends when its programs have, while systemd keeps its socket for the next.
 
+use crate::error::Error;
+use crate::output;
 use std::convert::Infallible;
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,6 +10,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 use urxe_types::SlotCount;
+use urxe_verbs::{Context, OpenOptions};
 
 /// How long a daemon that runs takes for an answer, at the very most.
 pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -28,6 +31,18 @@ const LOOK_FOR_STOP: Duration = Duration::from_millis(100);
 /// What is said of one that takes longer, to follow its name.
 pub(crate) const SAYS_NOTHING: &str = "has taken the connection and says nothing: it is stopped, or \
                                        takes no new program because it is about to end";
+
+/// Opens a device to use it, and not to ask about it: one whose daemon says nothing is waited for,
+/// as programs of verbs wait between two daemons of a service, and the user is told.
+pub(crate) fn open(command: &str, options: &OpenOptions) -> Result<Context, Error> {
+    let options = options.clone();
+    let asked = Asked::begin(move || Context::open(&options)).within(ANSWER_TIMEOUT);
+    let opened = asked.unwrap_or_else(|asked| {
+        output::note(format_args!("urxe {command}: the daemon {SAYS_NOTHING}; waiting"));
+        asked.answer()
+    });
+    Ok(opened?)
+}
 
 /// A question that another thread waits for the answer of. If nobody waits for that any more, the
 /// thread stays until the process ends.

@@ -159,6 +159,17 @@ struct Kept {
     entries: VecDeque<HistoryEntry>,
     left_out: u32,
     failed: Option<Box<FailedRequest>>,
+    /// That was before the QP was reset and set up again.
+    is_of_before: bool,
+}
+
+impl Kept {
+    /// It fails again, since it was reset.
+    fn forget_before(&mut self) {
+        if std::mem::take(&mut self.is_of_before) {
+            self.failed = None;
+        }
+    }
 }
 
 impl History {
@@ -183,12 +194,13 @@ impl History {
         (heard_ms != NEVER).then_some(heard)
     }
 
-    /// Bytes of the longest message of the send queue that was done.
+    /// Bytes of the longest message of the send queue that was done since the QP was set up last.
     pub fn longest_done(&self) -> u32 {
         self.set_up.longest_done
     }
 
-    /// The first work request that ended badly, and was not only flushed.
+    /// The first work request that ended badly, and was not only flushed. If the QP was reset and
+    /// has failed again since, what failed then.
     pub fn failed_request(&self) -> Option<&FailedRequest> {
         self.kept.as_ref()?.failed.as_deref()
     }
@@ -215,7 +227,17 @@ impl History {
         {
             return;
         }
-        let Kept { entries, left_out, .. } = &mut **self.kept.get_or_insert_default();
+        let kept = &mut **self.kept.get_or_insert_default();
+        // HISTORY-019
+        match what {
+            Happening::Modified(QpState::Init) => {
+                kept.is_of_before = true;
+                self.set_up.longest_done = 0;
+            }
+            Happening::Failed(..) => kept.forget_before(),
+            _ => {}
+        }
+        let Kept { entries, left_out, .. } = kept;
         // HISTORY-002
         if let Happening::Counted(_) = what {
             let newest = entries.iter_mut().rev().take(LOOK_BACK);
@@ -283,8 +305,10 @@ impl History {
     pub(super) fn complete(&mut self, now: Instant, completion: &Completion) {
         let &Completion { opcode, wr_id, byte_len: length, status, vendor_err, .. } = completion;
         if !matches!(status, WcStatus::Success | WcStatus::WrFlush) {
+            let kept = self.kept.get_or_insert_default();
+            kept.forget_before();
             // HISTORY-004
-            self.kept.get_or_insert_default().failed.get_or_insert_with(|| {
+            kept.failed.get_or_insert_with(|| {
                 Box::new(FailedRequest { at: now, opcode, wr_id, length, status, vendor_err })
             });
         }

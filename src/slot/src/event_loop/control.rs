@@ -2,14 +2,17 @@
 //! those that have ended.
 //!
 //! However many sessions ask at a time, and whatever they ask for, packets and doorbells have their
-//! turn in between; and a thread that would do nothing else for long rests as long as it took. So
-//! it does not use up its share of the processor, and has it at once when a packet comes.
+//! turn in between; and a thread that would do nothing else for long rests as long as it took, or
+//! longer if a program sends its next request before it has had the answer to the last one. So it
+//! does not use up its share of the processor, and has it at once when a packet comes.
 
 use super::{EventLoop, Progress, register};
 use crate::SlotError;
 use crate::device::post;
 use crate::history_file;
-use crate::limits::{CONTROL_TIME, FREES_PER_TURN, MAX_REST, MESSAGES_PER_TURN, REQUESTS_PER_TURN};
+use crate::limits::{
+    CONTROL_TIME, FLOODED_REST, FREES_PER_TURN, MAX_REST, MESSAGES_PER_TURN, REQUESTS_PER_TURN,
+};
 use crate::link::{ToBroker, ToSlot};
 use crate::log;
 use crate::questions;
@@ -64,12 +67,14 @@ pub(super) struct Control {
     pub(super) link_is_ready: bool,
     /// Until then there is none.
     rests_until: Option<Instant>,
+    /// A session has sent one request after the other since the last rest, and waited for no answer.
+    is_flooded: bool,
 }
 
 impl Control {
     pub(super) fn new() -> Control {
         // What came before the link was watched.
-        Control { askers: Askers::default(), link_is_ready: true, rests_until: None }
+        Control { askers: Askers::default(), link_is_ready: true, rests_until: None, is_flooded: false }
     }
 
     fn rests(&self, now: Instant) -> bool {
@@ -81,6 +86,8 @@ impl Control {
     fn on_turn(&mut self, begun: Instant, now: Instant, worked: bool, is_left: bool) {
         let took = now.duration_since(begun);
         let rests = is_left && (took >= CONTROL_TIME || !worked);
+        let is_flooded = std::mem::take(&mut self.is_flooded);
+        let took = if is_flooded { took * FLOODED_REST } else { took };
         self.rests_until = rests.then(|| now + took.clamp(CONTROL_TIME, MAX_REST));
     }
 }
@@ -311,6 +318,8 @@ impl EventLoop {
                 return ended;
             }
         }
+        // Whoever waits for an answer has nothing more.
+        self.control.is_flooded = true;
         Ok(Progress { worked: true, more: true })
     }
 
@@ -439,6 +448,14 @@ mod tests {
             if rest > Duration::ZERO {
                 assert!(control.rests(now + rest - Duration::from_nanos(1)), "{took:?}");
             }
+        }
+        // SLOT-010: once, after requests of who waits for no answer.
+        for times in [FLOODED_REST, 1] {
+            control.is_flooded = times > 1;
+            let now = begun + CONTROL_TIME;
+            control.on_turn(begun, now, true, true);
+            let over = now + CONTROL_TIME * times;
+            assert!(control.rests(over - Duration::from_nanos(1)) && !control.rests(over));
         }
     }
 

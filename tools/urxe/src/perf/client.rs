@@ -6,13 +6,13 @@ use super::message::{Message, VERSION};
 use super::partner::Partner;
 use super::report::{Reporter, Role, Setting};
 use super::{bandwidth, latency};
+use crate::asking;
 use crate::error::Error;
 use crate::link::Link;
 use std::io::ErrorKind;
 use std::net::TcpStream;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
-use urxe_verbs::Context;
 
 /// How long a server may take to start: scripts start both ends at about the same time.
 const TIMEOUT: Duration = Duration::from_secs(3);
@@ -20,7 +20,7 @@ const TIMEOUT: Duration = Duration::from_secs(3);
 /// Measures against the server at `host`.
 pub(super) fn run(arguments: &Arguments, host: &str) -> Result<(), Error> {
     let local = arguments.local()?;
-    let active_mtu = Context::open(&local.device)?.query_port(1)?.active_mtu.into();
+    let active_mtu = asking::open("perf", &local.device)?.query_port(1)?.active_mtu.into();
     let plan = arguments.plan(active_mtu)?;
     let stream = connect(host, arguments.port)?;
     let near = stream.local_addr().map_err(Error::system("TCP"))?.ip();

@@ -7,17 +7,17 @@ use super::partner::{Finished, Partner};
 use super::plan::{Plan, Verb};
 use super::report::{Reporter, Role, Setting};
 use super::{bandwidth, latency};
+use crate::asking;
 use crate::error::Error;
 use crate::link::Link;
 use crate::output;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener};
-use urxe_verbs::Context;
 
 /// Waits for a client and runs its test.
 pub(super) fn run(arguments: &Arguments) -> Result<(), Error> {
     let local = arguments.local()?;
     // Fails now, and not when a client comes, if there is no such device.
-    let active_mtu = Context::open(&local.device)?.query_port(1)?.active_mtu.into();
+    let active_mtu = asking::open("perf", &local.device)?.query_port(1)?.active_mtu.into();
     arguments.plan(active_mtu)?;
     let (mut client, near, plan) = wait_for_client(arguments)?;
     if arguments.are_overruled_by(&plan, active_mtu) {

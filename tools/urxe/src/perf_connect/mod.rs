@@ -8,6 +8,7 @@ mod report;
 mod server;
 mod ticket;
 
+use crate::asking;
 use crate::cli::DaemonArguments;
 use crate::error::Error;
 use clap::Args;
@@ -81,7 +82,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
         Some(name) => options.device(name),
         None => options,
     };
-    let context = Context::open(&options)?;
+    let context = asking::open("perf-connect", &options)?;
     match &arguments.server {
         Some(host) => client::run(&context, arguments, host),
         None => server::run(&context, arguments),
