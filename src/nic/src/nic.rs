@@ -880,7 +880,7 @@ mod tests {
         program.push(&wr, SendData::Sges(&[Sge { length: 8, ..sge }])).unwrap();
         program.publish();
         nic.ring_doorbell(qpn);
-        let mut turn = |nic: &mut Nic, at: Instant| {
+        let turn = |nic: &mut Nic, at: Instant| {
             passage.lock().unwrap().arriving.push(empty_write(qpn, 0));
             nic.receive(at).unwrap();
             nic.handle_timers(at).unwrap();

@@ -67,14 +67,19 @@ pub(super) struct Control {
     pub(super) link_is_ready: bool,
     /// Until then there is none.
     rests_until: Option<Instant>,
-    /// A session has sent one request after the other since the last rest, and waited for no answer.
+    /// A session has sent requests since the last rest and waited for no answer.
     is_flooded: bool,
 }
 
 impl Control {
     pub(super) fn new() -> Control {
         // What came before the link was watched.
-        Control { askers: Askers::default(), link_is_ready: true, rests_until: None, is_flooded: false }
+        Control {
+            askers: Askers::default(),
+            link_is_ready: true,
+            rests_until: None,
+            is_flooded: false,
+        }
     }
 
     fn rests(&self, now: Instant) -> bool {
