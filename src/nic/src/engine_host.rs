@@ -6,7 +6,7 @@ use crate::limits::SPARE_INLINE_BUFFERS;
 use crate::objects::{ChannelId, EventTarget, Memory, Objects};
 use crate::queues::Next;
 use crate::staging::Staging;
-use crate::stalls::Stalls;
+use crate::stalls::{Begun, Stalls};
 use std::sync::Arc;
 use urxe_engine::{
     AsyncEvent, AtomicOp, CqId, CqOverrun, Host, MemoryFault, QueueId, RegionId, SrqId, Taken,
@@ -182,25 +182,36 @@ impl ProgramHost {
     }
 
     /// Reaches memory of the program that has registered this, and takes note of what happens.
+    #[inline]
     fn reach<T>(
         &mut self,
         region: RegionId,
         reach: impl FnOnce(&mut ProgramHost) -> Result<T, MemoryFault>,
     ) -> Result<T, MemoryFault> {
-        let begun = self.stalls.begin(|| {
-            let is_copied = matches!(self.objects.memory(region), Some(Memory::Process { .. }));
-            is_copied || self.staging.holds_writes()
-        });
+        let begun = if self.stalls.is_watched() { self.begin_watched(region) } else { None };
         let result = reach(self);
-        // MEM-007: the engine fails the QP that asked.
-        self.counters.memory_faults += u64::from(result.is_err());
-        if let Some(begun) = begun
-            && let Some(mr) = self.objects.mrs.by_key(region.0)
-        {
+        if result.is_err() {
+            // MEM-007: the engine fails the QP that asked.
+            self.counters.memory_faults += 1;
+        }
+        if let Some(begun) = begun {
+            self.end_watched(begun, region);
+        }
+        result
+    }
+
+    #[cold]
+    fn begin_watched(&self, region: RegionId) -> Option<Begun> {
+        let is_copied = matches!(self.objects.memory(region), Some(Memory::Process { .. }));
+        (is_copied || self.staging.holds_writes()).then(Begun::now)
+    }
+
+    #[cold]
+    fn end_watched(&mut self, begun: Begun, region: RegionId) {
+        if let Some(mr) = self.objects.mrs.by_key(region.0) {
             // SHARE-134
             self.counters.memory_stalls += u64::from(self.stalls.end(begun, mr.owner));
         }
-        result
     }
 
     fn read_now(&mut self, region: RegionId, at: u64, buf: &mut [u8]) -> Result<(), MemoryFault> {

@@ -46,6 +46,13 @@ pub(crate) struct Begun {
     waits: i64,
 }
 
+impl Begun {
+    /// One that begins now.
+    pub(crate) fn now() -> Begun {
+        Begun { at: Instant::now(), waits: waits() }
+    }
+}
+
 /// How often this thread has waited for anything, other than for the processor.
 fn waits() -> i64 {
     getrusage(UsageWho::RUSAGE_THREAD).map_or(0, |usage| usage.voluntary_context_switches())
@@ -57,10 +64,10 @@ impl Stalls {
         self.watched_until = Some(now + WATCHED);
     }
 
-    /// Memory is reached, by system calls or not.
-    pub(crate) fn begin(&self, by_calls: impl FnOnce() -> bool) -> Option<Begun> {
-        self.watched_until.filter(|_| by_calls())?;
-        Some(Begun { at: Instant::now(), waits: waits() })
+    /// Whether it is looked how long copies take.
+    #[inline]
+    pub(crate) fn is_watched(&self) -> bool {
+        self.watched_until.is_some()
     }
 
     /// A copy of or to memory of this program has ended. Returns whether it was waited for so long
@@ -105,6 +112,7 @@ impl Stalls {
     }
 
     /// Whether any program rests.
+    #[inline]
     pub(crate) fn any_rests(&self) -> bool {
         self.rests_until.is_some()
     }
@@ -191,20 +199,20 @@ mod tests {
     #[test]
     fn only_copies_that_were_waited_for_are_stalls_and_only_while_it_is_looked() {
         let mut stalls = Stalls::default();
-        assert!(stalls.begin(|| true).is_none());
+        assert!(!stalls.is_watched());
         stalls.watch(Instant::now());
-        assert!(stalls.begin(|| false).is_none());
-        let begun = stalls.begin(|| true).unwrap();
+        assert!(stalls.is_watched());
+        let begun = Begun::now();
         while begun.at.elapsed() < MEMORY_STALL {}
         // Others may have had the processor; a yield is no wait either.
         std::thread::yield_now();
         assert!(!stalls.end(begun, ONE));
-        let begun = stalls.begin(|| true).unwrap();
+        let begun = Begun::now();
         std::thread::sleep(MEMORY_STALL);
         assert!(stalls.end(begun, ONE));
         // Not for ever.
         stalls.watched_until = Some(Instant::now());
-        let begun = stalls.begin(|| true).unwrap();
-        assert!(!stalls.end(begun, ONE) && stalls.begin(|| true).is_none());
+        let begun = Begun::now();
+        assert!(!stalls.end(begun, ONE) && !stalls.is_watched());
     }
 }
