@@ -361,7 +361,7 @@ impl Host for ProgramHost {
     fn next_send(&mut self, queue: QueueId, wqe: &mut SendWqe) -> Taken {
         let Some(qp) = self.objects.qps.by_key_mut(queue.0) else { return Taken::Empty };
         // SHARE-134
-        if self.stalls.any_rests() && self.stalls.rests(qp.owner) {
+        if self.stalls.rests(qp.owner) {
             self.stalls.defer(qp.qpn);
             return Taken::Empty;
         }

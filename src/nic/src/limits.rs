@@ -67,8 +67,13 @@ pub(crate) const MEMORY_STALL: Duration = Duration::from_millis(1);
 pub(crate) const STALLS_FORGIVEN: u32 = 3;
 pub(crate) const STALLS_KEPT: Duration = Duration::from_secs(3);
 
-/// How long a program rests at least after each stall beyond that: of the messages of others, one
-/// in hundreds waits then. And at most, however long the stall was: less than peers with usual
-/// timeouts and retries have.
+/// How many times as long as it kept others waiting a program rests after each stall beyond that.
+pub(crate) const RESTS_PER_STALL: u32 = 10;
+
+/// How long that is at least: of the messages of others, one in hundreds waits then. And at most,
+/// however long the stall was: less than peers with usual timeouts and retries have.
 pub(crate) const MEMORY_REST: Duration = Duration::from_millis(100);
 pub(crate) const MAX_MEMORY_REST: Duration = Duration::from_millis(500);
+
+/// QPs of programs that have rested which are looked at at a time; the others are next.
+pub(crate) const DEFERRED_PER_TURN: usize = 64;

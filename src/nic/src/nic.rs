@@ -5,7 +5,8 @@ use crate::counters::{HostCounters, ObjectCounts};
 use crate::engine_host::ProgramHost;
 use crate::failed_qps::FailedQps;
 use crate::limits::{
-    BATCHES_PER_TURN, FLUSH_INTERVAL_MAX, FLUSH_INTERVAL_MIN, MIN_PROBE, RX_BUFFERS, TX_BATCH_BYTES,
+    BATCHES_PER_TURN, DEFERRED_PER_TURN, FLUSH_INTERVAL_MAX, FLUSH_INTERVAL_MIN, MIN_PROBE,
+    RX_BUFFERS, TX_BATCH_BYTES,
 };
 use crate::objects::{EventTarget, Objects, OwnerId};
 use crate::tap::{TapSpec, Taps};
@@ -271,7 +272,9 @@ impl Nic {
 
     /// What programs have posted that rested is taken now, if they may have the data path again.
     fn end_rests(&mut self, now: Instant) {
-        for qpn in self.host.stalls.end_rest(now) {
+        self.host.stalls.advance(now);
+        for _ in 0..DEFERRED_PER_TURN {
+            let Some(qpn) = self.host.stalls.next_deferred() else { break };
             self.ring_doorbell(qpn);
         }
     }
@@ -898,6 +901,24 @@ mod tests {
         // The peer has repeated its packet.
         assert_eq!(turn(&mut nic, over), [Opcode::RC_ACK, Opcode::RC_WRITE_ONLY]);
         assert_eq!(nic.device.counters().get(Counter::DropMemoryStalls), 1);
+    }
+
+    /// SHARE-134
+    #[test]
+    fn qps_of_a_program_that_has_rested_are_looked_at_a_few_at_a_time() {
+        let now = Instant::now();
+        let (mut nic, ..) = nic_with_qp(Narrow(Arc::default()), now);
+        while !nic.host.stalls.any_rests() {
+            nic.host.stalls.on_stall(now, OwnerId(1), Duration::from_millis(1));
+        }
+        (1..=3 * DEFERRED_PER_TURN as u32).for_each(|qpn| nic.host.stalls.defer(Qpn::new(qpn)));
+        let over = nic.deadline().unwrap();
+        let mut turns = 0;
+        while nic.deadline().is_some_and(|at| at <= over) {
+            nic.handle_timers(over).unwrap();
+            turns += 1;
+        }
+        assert_eq!(turns, 3);
     }
 
     #[test]

@@ -10,9 +10,12 @@
 //! Whether a copy was waited for, or others had the processor meanwhile, the system has to be
 //! asked. So that is asked only for a while after a turn that took long.
 
-use crate::limits::{MAX_MEMORY_REST, MEMORY_REST, MEMORY_STALL, STALLS_FORGIVEN, STALLS_KEPT};
+use crate::limits::{
+    MAX_MEMORY_REST, MEMORY_REST, MEMORY_STALL, RESTS_PER_STALL, STALLS_FORGIVEN, STALLS_KEPT,
+};
 use crate::objects::OwnerId;
 use nix::sys::resource::{UsageWho, getrusage};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 use urxe_types::Qpn;
 
@@ -25,17 +28,17 @@ pub(crate) struct Stalls {
     /// Copies are looked at until then.
     watched_until: Option<Instant>,
     /// The programs of the last stalls.
-    stalled: Vec<Stalled>,
+    stalled: BTreeMap<OwnerId, Stalled>,
     /// Until then those of them rest that have stalled too often.
     rests_until: Option<Instant>,
-    /// QPs that would have had something to send.
-    deferred: Vec<Qpn>,
+    /// QPs that would have had something to send, and until when their programs were to rest.
+    deferred: BTreeSet<u32>,
+    deferred_until: Option<Instant>,
 }
 
-/// A program that has stalled, how often, and when last.
+/// How often a program has stalled, and when last.
 #[derive(Debug)]
 struct Stalled {
-    owner: OwnerId,
     times: u32,
     last: Instant,
 }
@@ -75,7 +78,6 @@ impl Stalls {
     pub(crate) fn end(&mut self, begun: Begun, owner: OwnerId) -> bool {
         let now = Instant::now();
         let took = now.duration_since(begun.at);
-        self.watched_until = self.watched_until.filter(|&until| now < until);
         let has_stalled = took >= MEMORY_STALL && waits() != begun.waits;
         if has_stalled {
             self.on_stall(now, owner, took);
@@ -86,29 +88,21 @@ impl Stalls {
     /// Others were kept waiting for so long by this program.
     pub(crate) fn on_stall(&mut self, now: Instant, owner: OwnerId, took: Duration) {
         self.watch(now);
-        self.stalled.retain(|stalled| now.duration_since(stalled.last) < STALLS_KEPT);
-        let known = self.stalled.iter_mut().find(|stalled| stalled.owner == owner);
-        let times = match known {
-            Some(stalled) => {
-                stalled.times = stalled.times.saturating_add(1);
-                stalled.last = now;
-                stalled.times
-            }
-            None => {
-                self.stalled.push(Stalled { owner, times: 1, last: now });
-                1
-            }
-        };
-        if times > STALLS_FORGIVEN {
-            let rest = (took * 10).clamp(MEMORY_REST, MAX_MEMORY_REST);
+        self.stalled.retain(|_, stalled| now.duration_since(stalled.last) < STALLS_KEPT);
+        let stalled = self.stalled.entry(owner).or_insert(Stalled { times: 0, last: now });
+        stalled.times = stalled.times.saturating_add(1);
+        stalled.last = now;
+        if stalled.times > STALLS_FORGIVEN {
+            let rest = (took * RESTS_PER_STALL).clamp(MEMORY_REST, MAX_MEMORY_REST);
             self.rests_until = Some(now + rest);
         }
     }
 
     /// Whether a program rests.
+    #[inline]
     pub(crate) fn rests(&self, owner: OwnerId) -> bool {
-        let is_one = |stalled: &Stalled| stalled.owner == owner && stalled.times > STALLS_FORGIVEN;
-        self.rests_until.is_some() && self.stalled.iter().any(is_one)
+        self.any_rests()
+            && self.stalled.get(&owner).is_some_and(|stalled| stalled.times > STALLS_FORGIVEN)
     }
 
     /// Whether any program rests.
@@ -119,23 +113,27 @@ impl Stalls {
 
     /// A QP of a program that rests may have something to send.
     pub(crate) fn defer(&mut self, qpn: Qpn) {
-        if !self.deferred.contains(&qpn) {
-            self.deferred.push(qpn);
-        }
+        self.deferred.insert(qpn.get());
+        self.deferred_until = self.rests_until;
     }
 
-    /// When the rest is over, if something waits for that.
+    /// When the rest is over, if something waits for that; it is over where that has passed.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.rests_until.filter(|_| !self.deferred.is_empty())
+        self.rests_until.or(self.deferred_until).filter(|_| !self.deferred.is_empty())
     }
 
-    /// Ends the rest if it is over. Returns the QPs that may have something to send.
-    pub(crate) fn end_rest(&mut self, now: Instant) -> Vec<Qpn> {
-        if self.rests_until.is_none_or(|until| now < until) {
-            return Vec::new();
+    /// Ends what is over: that copies are looked at, and rests.
+    pub(crate) fn advance(&mut self, now: Instant) {
+        self.watched_until = self.watched_until.filter(|&until| now < until);
+        self.rests_until = self.rests_until.filter(|&until| now < until);
+    }
+
+    /// The next QP that may have something to send and need not rest any more.
+    pub(crate) fn next_deferred(&mut self) -> Option<Qpn> {
+        match self.any_rests() {
+            true => None,
+            false => self.deferred.pop_first().map(Qpn::new),
         }
-        self.rests_until = None;
-        std::mem::take(&mut self.deferred)
     }
 }
 
@@ -163,10 +161,13 @@ mod tests {
         (0..2).for_each(|_| stalls.defer(qpn));
         let over = now + MEMORY_REST;
         assert_eq!(stalls.deadline(), Some(over));
-        assert_eq!(stalls.end_rest(over - Duration::from_nanos(1)), []);
-        assert!(stalls.rests(ONE));
-        assert_eq!(stalls.end_rest(over), [qpn]);
-        assert!(!stalls.rests(ONE) && stalls.deadline().is_none());
+        stalls.advance(over - Duration::from_nanos(1));
+        assert!(stalls.rests(ONE) && stalls.next_deferred().is_none());
+        stalls.advance(over);
+        // It is due as long as there is one left.
+        assert!(!stalls.rests(ONE) && stalls.deadline() == Some(over));
+        assert_eq!(stalls.next_deferred(), Some(qpn));
+        assert!(stalls.next_deferred().is_none() && stalls.deadline().is_none());
         // Again at once, and then together with the other.
         stall(&mut stalls, over, ONE, 1, MEMORY_STALL);
         assert!(stalls.rests(ONE));
@@ -210,9 +211,10 @@ mod tests {
         let begun = Begun::now();
         std::thread::sleep(MEMORY_STALL);
         assert!(stalls.end(begun, ONE));
-        // Not for ever.
-        stalls.watched_until = Some(Instant::now());
-        let begun = Begun::now();
-        assert!(!stalls.end(begun, ONE) && !stalls.is_watched());
+        // Not for ever, whether or not anything is copied.
+        stalls.advance(Instant::now());
+        assert!(stalls.is_watched());
+        stalls.advance(Instant::now() + WATCHED);
+        assert!(!stalls.is_watched());
     }
 }

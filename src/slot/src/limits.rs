@@ -85,6 +85,10 @@ pub(crate) const REQUESTS_PER_TURN: usize = 2;
 /// enough, there is as long a rest from it.
 pub(crate) const CONTROL_TIME: Duration = Duration::from_micros(50);
 
+/// The longest such rest: a single request that takes its time, as a large registration may, keeps
+/// the next only a little longer waiting.
+pub(crate) const MAX_REST: Duration = Duration::from_millis(2);
+
 /// How many times as long the rest is where a program sends requests and waits for no answer: our
 /// libraries never do.
 pub(crate) const FLOODED_REST: u32 = 4;
@@ -92,10 +96,6 @@ pub(crate) const FLOODED_REST: u32 = 4;
 /// A turn that takes so long is asked for its reason: it is some times what all that is done in one
 /// usually takes.
 pub(crate) const LONG_TURN: Duration = Duration::from_millis(1);
-
-/// The longest such rest: a single request that takes its time, as a large registration may, keeps
-/// the next only a little longer waiting.
-pub(crate) const MAX_REST: Duration = Duration::from_millis(2);
 
 /// Doorbells of one session that are taken in one turn of the event loop, at about 0.1 us each, or
 /// 3 us where there are so many QPs that none is in a cache; the others are in the next turns.

@@ -37,10 +37,7 @@ pub(crate) const SAYS_NOTHING: &str = "has taken the connection and says nothing
 pub(crate) fn open(command: &str, options: &OpenOptions) -> Result<Context, Error> {
     let options = options.clone();
     let asked = Asked::begin(move || Context::open(&options)).within(ANSWER_TIMEOUT);
-    let opened = asked.unwrap_or_else(|asked| {
-        output::note(format_args!("urxe {command}: the daemon {SAYS_NOTHING}; waiting"));
-        asked.answer()
-    });
+    let opened = asked.unwrap_or_else(|asked| asked.say_and_wait(command, "the daemon"));
     Ok(opened?)
 }
 
@@ -85,6 +82,12 @@ impl<T: Send + 'static> Asked<T> {
             }
         }
         Err(self)
+    }
+
+    /// The answer, however long it takes, for which the user is told that this command waits.
+    pub(crate) fn say_and_wait(self, command: &str, daemon: &str) -> T {
+        output::note(format_args!("urxe {command}: {daemon} {SAYS_NOTHING}; waiting"));
+        self.answer()
     }
 
     /// The answer, however long it takes.

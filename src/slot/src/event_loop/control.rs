@@ -67,7 +67,7 @@ pub(super) struct Control {
     pub(super) link_is_ready: bool,
     /// Until then there is none.
     rests_until: Option<Instant>,
-    /// A session has sent requests since the last rest and waited for no answer.
+    /// In this turn a session had sent requests and not waited for the answers.
     is_flooded: bool,
 }
 

@@ -1,7 +1,7 @@
 //! The daemon that a program will use: one that runs, or one that is started for it.
 
 use super::{absolute, address, library};
-use crate::asking::{ANSWER_TIMEOUT, Asked, SAYS_NOTHING};
+use crate::asking::{ANSWER_TIMEOUT, Asked};
 use crate::daemon::{last_words, ourselves};
 use crate::output;
 use crate::roce_port::{self, Owner, PortState};
@@ -83,9 +83,7 @@ impl Daemon {
         let place = socket.clone();
         let asked = Asked::begin(move || ask(&place)).within(ANSWER_TIMEOUT);
         let answer = asked.unwrap_or_else(|asked| {
-            let socket = socket.display();
-            output::note(format_args!("urxe run: the daemon at {socket} {SAYS_NOTHING}; waiting"));
-            asked.answer()
+            asked.say_and_wait("run", &format!("the daemon at {}", socket.display()))
         });
         match answer {
             Ok(found) => Ok(found.map(|(hold, devices)| Daemon { socket, hold, devices })),
