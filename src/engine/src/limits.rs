@@ -105,13 +105,13 @@ pub const LONGEST_PACKET: u64 = 4160;
 pub const MAX_SPARE_SENDS: usize = 4096;
 
 /// Packets that one QP may put into a batch before the next QP has its turn.
-pub const PACKETS_PER_TURN: u32 = 64;
+pub const PACKETS_PER_TURN: u32 = 60;
 
 /// A batch with so many packets and so many bytes of datagrams is sent although there is room for
 /// more, so that the peer works on it while the next one is made: with a path MTU of 1024 it is one
 /// full segmented send. Longer packets are less work for as many bytes, so that fewer and larger
 /// batches are better.
-pub const TX_PACKETS: usize = 64;
+pub const TX_PACKETS: usize = 60;
 
 /// See [`TX_PACKETS`].
 pub const TX_BYTES: usize = 60 << 10;

@@ -181,6 +181,18 @@ impl Bth {
         packet[RESV7_AT] = packet[RESV7_AT] & !RESV7_MASK | resv7 & RESV7_MASK;
     }
 
+    /// Makes the PSN of a packet whose BTH has been written the next one.
+    pub(crate) fn advance_psn(packet: &mut [u8]) {
+        let [.., n0, n1, n2] = packet.first_chunk_mut::<{ Bth::LEN }>().expect("there is a BTH");
+        let next = Psn::new(u24::read([*n0, *n1, *n2])).next();
+        [*n0, *n1, *n2] = u24::write(next.get());
+    }
+
+    /// Overwrites whether an acknowledgement is asked for, in a packet whose BTH has been written.
+    pub(crate) fn emit_ack_req(packet: &mut [u8], ack_req: bool) {
+        packet[RESV7_AT] = packet[RESV7_AT] & !ACK_REQ | if ack_req { ACK_REQ } else { 0 };
+    }
+
     /// Overwrites the pad count, 0 to 3, in a packet whose BTH has been written.
     pub(crate) fn emit_pad(packet: &mut [u8], pad: u8) {
         packet[1] = packet[1] & !PAD_MASK | pad << PAD_SHIFT & PAD_MASK;

@@ -82,6 +82,7 @@ mod packet;
 mod reth;
 mod selective_ack;
 mod source_port;
+mod template;
 #[cfg(test)]
 mod testing;
 mod u24;
@@ -100,3 +101,4 @@ pub use packet::{Headers, Packet, ParseError};
 pub use reth::Reth;
 pub use selective_ack::EarlyBitmap;
 pub use source_port::{FIRST_SOURCE_PORT, SourcePorts, datagram_source_port, flow_source_port};
+pub use template::HeaderTemplate;

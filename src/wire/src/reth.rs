@@ -45,6 +45,12 @@ impl Reth {
         word.to_be_bytes()
     }
 
+    /// Lets a header that has been written name an address that is further by so many bytes.
+    pub(crate) fn advance(header: &mut [u8], bytes: u64) {
+        let va = header.first_chunk_mut().expect("there is an address");
+        *va = u64::from_be_bytes(*va).wrapping_add(bytes).to_be_bytes();
+    }
+
     pub(crate) fn show(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Reth { va, rkey, len } = self;
         write!(f, " va {va:#x} rkey {rkey} len {len}")

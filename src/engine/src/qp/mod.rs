@@ -16,6 +16,7 @@ mod receive;
 mod send_queue;
 mod sges;
 mod state;
+mod train;
 mod transport;
 mod uc;
 mod ud;

@@ -73,6 +73,22 @@ pub(crate) struct Space<'a, H> {
 }
 
 impl<H: Host> Space<'_, H> {
+    /// Where the list's bytes from `offset` on lie, if `len` of them lie together in memory that
+    /// may be read.
+    pub(crate) fn locate(
+        &self,
+        walk: &mut SgeWalk,
+        sges: &[Sge],
+        offset: u64,
+        len: u64,
+    ) -> Option<Span> {
+        walk.seek(sges, offset);
+        let sge = walk.stretch(sges, len as usize)?;
+        (u64::from(sge.length) == len)
+            .then(|| span(self.keys, self.pd, &sge, Access::default()).ok())
+            .flatten()
+    }
+
     /// Copies from the list at `offset` to `buf`, which the list must fill. The host is told that
     /// `ahead` bytes from here are about to be read.
     pub(crate) fn gather(

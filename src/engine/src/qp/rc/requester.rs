@@ -12,7 +12,7 @@ use crate::limits::{
 use crate::path::{Direction, Lane, Path, PathId, Standing};
 use crate::qp::common::{Cx, Error};
 use crate::qp::parameters::{RequesterParameters, Route};
-use crate::qp::send_queue::{Blocked, SendQueue};
+use crate::qp::send_queue::{Blocked, SendQueue, Unsent};
 use crate::tuning::WireForm;
 use std::time::Instant;
 use urxe_types::{Psn, Qpn};
@@ -191,22 +191,21 @@ impl Requester {
             || is_first_of_many
             // RC-REQ-001
             || (pending.ends_request(end - 1) && !fault!(AckReqMissing));
-        let mut next = packet;
-        while next < end {
-            let end_of_this = if is_read { end } else { next + 1 };
-            let asks = asks_for_ack && end_of_this == end;
-            let put =
-                pending.put_packet(cx, tx, route, next..end_of_this, asks, |r| Some(r.into()));
-            if let Err(error) = put {
-                let unsent = pending.bytes(next..end);
-                cx.paths.get_mut(path).lane_mut(direction).forget(unsent);
-                if next > packet {
-                    sq.sent_current(next);
-                }
-                sq.refuse_current(error);
-                return Err(Blocked::Wait);
+        let put = match is_read {
+            true => pending
+                .put_packet(cx, tx, route, packet..end, asks_for_ack, |r| Some(r.into()))
+                .map(drop)
+                .map_err(|error| Unsent { from: packet, error }),
+            false => pending.put_train(cx, tx, route, packet..end, asks_for_ack),
+        };
+        if let Err(Unsent { from, error }) = put {
+            let unsent = pending.bytes(from..end);
+            cx.paths.get_mut(path).lane_mut(direction).forget(unsent);
+            if from > packet {
+                sq.sent_current(from);
             }
-            next = end_of_this;
+            sq.refuse_current(error);
+            return Err(Blocked::Wait);
         }
         let psn = pending.first_psn() + if is_read { packet } else { end - 1 };
         self.since_ack_req = if asks_for_ack { 0 } else { self.since_ack_req + sent_packets };

@@ -12,6 +12,7 @@ mod scoreboard;
 mod spare;
 mod transmit;
 
+pub(super) use packet::Unsent;
 pub(super) use pending::Pending;
 pub(super) use scoreboard::Moved;
 pub(crate) use spare::SpareSends;

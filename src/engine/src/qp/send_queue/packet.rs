@@ -5,11 +5,20 @@ use crate::cause::Cause;
 use crate::host::Host;
 use crate::qp::common::{Cx, Error};
 use crate::qp::parameters::Route;
+use crate::qp::train::Train;
 use crate::tuning::WireForm;
 use std::ops::Range;
 use urxe_types::{Extra, Psn, Rkey, SendOp, WcStatus};
 use urxe_wire::batch::TxBatch;
 use urxe_wire::{AtomicEth, Body, Bth, Feth, Headers, Part, Request, Reth};
+
+/// Packets that could not be made.
+pub(in crate::qp) struct Unsent {
+    /// The first of them.
+    pub(in crate::qp) from: u32,
+    /// Why.
+    pub(in crate::qp) error: Error,
+}
 
 impl Pending {
     /// Puts one of its packets into the batch, as a request of the service that `body` is for. It
@@ -23,11 +32,103 @@ impl Pending {
         ack_req: bool,
         body: impl FnOnce(Request) -> Option<Body>,
     ) -> Result<Psn, Error> {
-        let Range { start: packet, end } = packets;
+        let headers = self.headers(route, packets.clone(), ack_req, body)?;
+        self.put(cx, tx, route, &headers, self.part(route, packets))?;
+        Ok(headers.bth.psn)
+    }
+
+    /// Puts packets of its data into the batch, as requests of a reliable connection, of which the
+    /// last asks for an acknowledgement or not.
+    pub(in crate::qp) fn put_train<H: Host>(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        tx: &mut TxBatch,
+        route: &Route,
+        packets: Range<u32>,
+        ack_req: bool,
+    ) -> Result<(), Unsent> {
+        let mut train: Option<Train> = None;
+        for packet in packets.clone() {
+            let asks = ack_req && packet + 1 == packets.end;
+            let part = self.part(route, packet..packet + 1);
+            let unsent = |error| Unsent { from: packet, error };
+            if let Some(train) = &mut train
+                && !self.is_last(packet)
+            {
+                train.advance();
+                train.headers.set_ack_req(asks);
+                self.put_next(cx, tx, route, train, part).map_err(unsent)?;
+                continue;
+            }
+            let body = |request: Request| Some(request.into());
+            let headers = self.headers(route, packet..packet + 1, asks, body).map_err(unsent)?;
+            self.put(cx, tx, route, &headers, part).map_err(unsent)?;
+            // The first differs from those behind it, and so does the last.
+            let end = packets.end.min(self.packets - 1);
+            if packet > 0 && packet + 1 < end {
+                let memory = self.locate(cx, self.part(route, packet..end));
+                train = Some(Train::new(&headers, memory, route.mtu as usize));
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts a packet with these headers into the batch, and with this part of the data if it
+    /// brings any.
+    fn put<H: Host>(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        tx: &mut TxBatch,
+        route: &Route,
+        headers: &Headers,
+        part: Range<u64>,
+    ) -> Result<(), Error> {
+        let is_data_to_come = self.is_read() || self.is_atomic();
+        let len = if is_data_to_come { 0 } else { (part.end - part.start) as usize };
+        tx.push(&route.flow, headers, len, |buf| {
+            self.gather(cx, part.start, buf, self.length - part.start)
+        })
+        // RC-REQ-037
+        .map_err(|cause| (WcStatus::LocalProtection, cause))?;
+        cx.count_sent(len);
+        Ok(())
+    }
+
+    /// Puts the next packet of a train into the batch.
+    fn put_next<H: Host>(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        tx: &mut TxBatch,
+        route: &Route,
+        train: &Train,
+        part: Range<u64>,
+    ) -> Result<(), Error> {
+        let (len, ahead) = ((part.end - part.start) as usize, self.length - part.start);
+        tx.push_emitted(&route.flow, &train.headers, len, |buf| {
+            let read = train.read(cx.host, buf, ahead);
+            read.unwrap_or_else(|| self.gather(cx, part.start, buf, ahead))
+        })
+        // RC-REQ-037
+        .map_err(|cause| (WcStatus::LocalProtection, cause))?;
+        cx.count_sent(len);
+        Ok(())
+    }
+
+    /// The bytes of the message that these packets carry, or ask for.
+    fn part(&self, route: &Route, packets: Range<u32>) -> Range<u64> {
         let mtu = u64::from(route.mtu);
-        let offset = u64::from(packet) * mtu;
-        let end = self.length.min(u64::from(end) * mtu);
-        let psn = self.first_psn + packet;
+        u64::from(packets.start) * mtu..self.length.min(u64::from(packets.end) * mtu)
+    }
+
+    /// The headers of one of its packets, which may ask for the answers of several.
+    fn headers(
+        &self,
+        route: &Route,
+        packets: Range<u32>,
+        ack_req: bool,
+        body: impl FnOnce(Request) -> Option<Body>,
+    ) -> Result<Headers, Error> {
+        let packet = packets.start;
         let bth = Bth {
             // RC-REQ-006
             solicited: self.wqe.wr.solicited
@@ -36,22 +137,14 @@ impl Pending {
             migreq: !fault!(MigreqCleared),
             // TRAIN-021
             resv7: if self.in_onlys { Bth::ANSWER_IN_ONLYS } else { 0 },
-            ..Bth::new(route.dest_qpn, psn)
+            ..Bth::new(route.dest_qpn, self.first_psn + packet)
         };
         // As it was judged when it was taken.
         let body = self
-            .request(route.wire, packet, offset..end)
+            .request(route.wire, packet, self.part(route, packets))
             .and_then(body)
             .ok_or((WcStatus::LocalQpOperation, Cause::NotOfThisTransport))?;
-        let is_data_to_come = self.is_read() || self.is_atomic();
-        let len = if is_data_to_come { 0 } else { (end - offset) as usize };
-        tx.push(&route.flow, &Headers::new(bth, body), len, |buf| {
-            self.gather(cx, offset, buf, self.length - offset)
-        })
-        // RC-REQ-037
-        .map_err(|cause| (WcStatus::LocalProtection, cause))?;
-        cx.count_sent(len);
-        Ok(psn)
+        Ok(Headers::new(bth, body))
     }
 
     /// The request that carries this part of the message, or asks for it; `None` for what is done

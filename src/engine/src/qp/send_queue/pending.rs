@@ -4,6 +4,7 @@ use super::distance;
 use crate::cause::Cause;
 use crate::host::Host;
 use crate::limits::PACKET_OVERHEAD;
+use crate::memory::Span;
 use crate::path::Direction;
 use crate::qp::common::{Cx, Error};
 use crate::qp::sges::{SgeWalk, Space};
@@ -172,6 +173,15 @@ impl Pending {
         }
         let mut space = Space { keys: cx.keys, pd: cx.qp.init.pd, host: cx.host };
         space.gather(&mut self.walk, &self.wqe.sges, offset, buf, ahead)
+    }
+
+    /// Where these bytes of its data lie, if they lie together in memory.
+    pub(super) fn locate<H: Host>(&mut self, cx: &mut Cx<'_, H>, part: Range<u64>) -> Option<Span> {
+        if self.wqe.inline.is_some() {
+            return None;
+        }
+        let space = Space { keys: cx.keys, pd: cx.qp.init.pd, host: cx.host };
+        space.locate(&mut self.walk, &self.wqe.sges, part.start, part.end - part.start)
     }
 
     /// Puts data of its answer to where it is to go.

@@ -5,8 +5,10 @@ use super::{Reply, Responder, acknowledges_selectively};
 use crate::cause::Cause;
 use crate::counters::Counter;
 use crate::host::{AsyncEvent, Host};
+use crate::memory::Span;
 use crate::qp::common::{Cx, Failure};
 use crate::qp::parameters::Route;
+use crate::qp::train::Train;
 use crate::tuning::WireForm;
 use urxe_types::{Access, Pkey, Psn, WcStatus};
 use urxe_wire::batch::TxBatch;
@@ -65,21 +67,18 @@ impl Responder {
                     self.put_reply(cx, route, tx, psn, Response::ReadOnly(aeth));
                 }
                 Reply::Read { read, sent } => {
-                    *budget -= 1;
-                    if self.send_read_response(cx, route, tx, read, sent).is_err() {
+                    let (sent, put) = self.send_read_responses(cx, route, tx, read, sent, budget);
+                    if put.is_err() {
                         match self.was_answered(&read) {
                             true => self.drop_repeat(cx),
                             false => return Err(self.fail_read(cx, read.first_psn + sent)),
                         }
-                        continue;
+                    } else if sent < read.packets {
+                        self.replies[0] = Reply::Read { read, sent };
+                    } else {
+                        self.kept.forget(read.end().prev());
+                        self.replies.pop_front();
                     }
-                    if sent + 1 < read.packets {
-                        let rest = Reply::Read { read, sent: sent + 1 };
-                        self.replies[0] = rest;
-                        continue;
-                    }
-                    self.kept.forget(read.first_psn + sent);
-                    self.replies.pop_front();
                     continue;
                 }
             }
@@ -116,17 +115,61 @@ impl Responder {
         cx.count_sent(bitmap.bytes().len());
     }
 
-    fn send_read_response<H: Host>(
+    /// Sends the answers to a READ from this one on, as many as there is room for. Returns which
+    /// is the next, and why it cannot be made if so.
+    fn send_read_responses<H: Host>(
         &mut self,
         cx: &mut Cx<'_, H>,
         route: &Route,
         tx: &mut TxBatch,
         read: ReadResource,
+        mut number: u32,
+        budget: &mut u32,
+    ) -> (u32, Result<(), Cause>) {
+        let last = read.packets - 1;
+        let mut train: Option<Train> = None;
+        while number <= last && *budget > 0 && tx.has_room() {
+            *budget -= 1;
+            let left_out = if fault!(ReadResponseShort) { 4 } else { 0 };
+            let len = (read.len - number * route.mtu).min(route.mtu - left_out) as usize;
+            let put = if let Some(train) = &mut train
+                && number < last
+            {
+                train.advance();
+                tx.push_emitted(&route.flow, &train.headers, len, |buf| {
+                    self.fill_read_response(cx, route, &read, number, Some(train), buf)
+                })
+            } else {
+                let headers = self.read_response_headers(cx, route, &read, number);
+                // The first differs from those behind it, and so does the last; and a mark is told
+                // of once.
+                if number > 0 && number + 1 < last && !headers.bth.becn {
+                    let len = read.len - number * route.mtu;
+                    let memory = read_memory(cx, route, &read, number, len).ok();
+                    train = Some(Train::new(&headers, memory, route.mtu as usize));
+                }
+                tx.push(&route.flow, &headers, len, |buf| {
+                    self.fill_read_response(cx, route, &read, number, None, buf)
+                })
+            };
+            if put.is_err() {
+                return (number, put);
+            }
+            self.answered(read.first_psn + number);
+            cx.count_sent(len);
+            number += 1;
+        }
+        (number, Ok(()))
+    }
+
+    /// The headers of an answer to a READ.
+    fn read_response_headers<H>(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        route: &Route,
+        read: &ReadResource,
         number: u32,
-    ) -> Result<(), Cause> {
-        let offset = number * route.mtu;
-        let left_out = if fault!(ReadResponseShort) { 4 } else { 0 };
-        let len = (read.len - offset).min(route.mtu - left_out);
+    ) -> Headers {
         let aeth = Aeth { syndrome: Syndrome::ACK, msn: read.msn };
         // RC-RESP-017
         let response = match (number == 0, number + 1 == read.packets) {
@@ -139,33 +182,39 @@ impl Responder {
             (false, false) => Response::ReadMiddle,
             (false, true) => Response::ReadLast(aeth),
         };
-        let psn = read.first_psn + number;
-        let told = if fault!(ReadResponsePsnStays) { read.first_psn } else { psn };
-        let headers = Headers::new(self.bth(cx, route, told), response);
-        let va = read.va.wrapping_add(u64::from(offset));
-        let scope = cx.qp.key_scope();
-        let kept = self.kept.find(psn, route.mtu);
-        tx.push(&route.flow, &headers, len as usize, |buf| {
-            if buf.is_empty() {
-                return Ok(());
-            }
-            // Checked again for each packet: the MR may have been deregistered meanwhile.
-            let span = cx
-                .keys
-                // RC-RESP-022, MW-027
-                .remote(read.rkey, scope, va, buf.len() as u64, Access::REMOTE_READ)
-                .map_err(|_| Cause::RequestRefused)?;
-            if let Some(kept) = kept.and_then(|kept| kept.get(..buf.len())) {
-                buf.copy_from_slice(kept);
-                return Ok(());
-            }
-            let left = u64::from(read.len - offset);
-            cx.host.read_ahead(span.region, span.offset, left);
-            cx.host.read(span.region, span.offset, buf).map_err(|_| Cause::LocalMemory)
-        })?;
-        self.answered(psn);
-        cx.count_sent(len as usize);
-        Ok(())
+        let told = if fault!(ReadResponsePsnStays) { 0 } else { number };
+        Headers::new(self.bth(cx, route, read.first_psn + told), response)
+    }
+
+    /// Copies the data of an answer to a READ.
+    fn fill_read_response<H: Host>(
+        &self,
+        cx: &mut Cx<'_, H>,
+        route: &Route,
+        read: &ReadResource,
+        number: u32,
+        train: Option<&Train>,
+        buf: &mut [u8],
+    ) -> Result<(), Cause> {
+        if buf.is_empty() {
+            return Ok(());
+        }
+        let kept = self.kept.find(read.first_psn + number, route.mtu);
+        let kept = kept.and_then(|kept| kept.get(..buf.len()));
+        let ahead = u64::from(read.len - number * route.mtu);
+        if kept.is_none()
+            && let Some(done) = train.and_then(|train| train.read(cx.host, buf, ahead))
+        {
+            return done;
+        }
+        // Checked again in each turn: the MR may have been deregistered meanwhile.
+        let Span { region, offset } = read_memory(cx, route, read, number, buf.len() as u32)?;
+        if let Some(kept) = kept {
+            buf.copy_from_slice(kept);
+            return Ok(());
+        }
+        cx.host.read_ahead(region, offset, ahead);
+        cx.host.read(region, offset, buf).map_err(|_| Cause::LocalMemory)
     }
 
     /// Puts a reply without payload into the batch.
@@ -222,4 +271,19 @@ impl Responder {
             event: Some(AsyncEvent::QpAccessError(cx.qp.qpn)),
         }
     }
+}
+
+/// Where `len` bytes that a READ asks for lie, from this answer on.
+fn read_memory<H>(
+    cx: &Cx<'_, H>,
+    route: &Route,
+    read: &ReadResource,
+    number: u32,
+    len: u32,
+) -> Result<Span, Cause> {
+    let va = read.va.wrapping_add(u64::from(number * route.mtu));
+    cx.keys
+        // RC-RESP-022, MW-027
+        .remote(read.rkey, cx.qp.key_scope(), va, u64::from(len), Access::REMOTE_READ)
+        .map_err(|_| Cause::RequestRefused)
 }
