@@ -7,6 +7,7 @@ use script::*;
 use std::net::IpAddr;
 use urxe_engine::*;
 use urxe_types::*;
+use urxe_wire::batch::{TxBatch, TxLimits};
 use urxe_wire::mad::Capabilities;
 use urxe_wire::{EarlyBitmap, Flow, NakCode, Opcode, Syndrome};
 
@@ -460,6 +461,21 @@ fn a_congestion_mark_is_told_once_by_becn() {
     t.expect(echo);
     t.receive(&[write(&t, 101).ack_req()]);
     t.expect(ack(101, 2));
+}
+
+#[test]
+fn a_congestion_mark_amid_a_long_answer_is_told_once_by_becn() {
+    let mut t = agreed();
+    let qpn = t.qpn;
+    t.receive(&[pkt(Opcode::RC_READ_REQUEST, 100).reth(VA, t.key, 50_000)]);
+    let mut first = TxBatch::new(TxLimits::SINGLE, 8192);
+    assert!(t.device.poll_transmit(t.now, &mut t.program, &mut first));
+    t.receive_along(&marked(), &write(&t, 296).ack_req().to(qpn));
+    t.receive(&[]);
+    let rest = t.sent();
+    assert_eq!(first.len() + rest.len(), 196 + 1);
+    let echoes: Vec<bool> = rest.iter().map(|packet| packet.headers.bth.becn).collect();
+    assert_eq!(echoes.iter().filter(|&&becn| becn).count(), 1, "{echoes:?}");
 }
 
 #[test]

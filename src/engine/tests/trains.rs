@@ -5,7 +5,7 @@ mod script;
 use script::*;
 use std::time::Duration;
 use urxe_engine::Counter;
-use urxe_types::{QpState, QpType, Qpn, Rkey, SendOp, WcOpcode, WcStatus};
+use urxe_types::{Extra, QpState, QpType, Qpn, Rkey, SendOp, WcOpcode, WcStatus};
 use urxe_wire::batch::{TxBatch, TxLimits};
 use urxe_wire::mad::Capabilities;
 use urxe_wire::{Body, NakCode, Opcode, Packet, Request, Syndrome};
@@ -48,6 +48,35 @@ fn the_addresses_of_the_parts_wrap_as_that_of_the_message_does() {
     t.post(1, op, &[t.sge(0, 257)]);
     t.expect(part(&t, 200, 0, 256).reth(u64::MAX - 255, KEY, 256));
     t.expect(part(&t, 201, 256, 1).reth(0, KEY, 1).ack_req());
+}
+
+#[test]
+fn packets_of_a_list_carry_the_bytes_of_its_entries() {
+    let mut t = Script::uniform(QpType::Rc);
+    t.fill(0, &bytes(3, 4000));
+    // The second entry begins amid the third packet, the third amid the sixth.
+    t.post(1, WRITE, &[t.sge(0, 700), t.sge(1000, 800), t.sge(3000, 400)]);
+    let message = [t.memory(0, 700), t.memory(1000, 800), t.memory(3000, 400)].concat();
+    for (number, payload) in (0..).zip(message.chunks(256)) {
+        let va = REMOTE + 256 * u64::from(number);
+        let sent = pkt(Opcode::RC_WRITE_ONLY, 200 + number).payload(payload);
+        let sent = sent.reth(va, KEY, payload.len() as u32);
+        t.expect(if number == 7 { sent.ack_req() } else { sent });
+    }
+    t.expect_nothing();
+}
+
+#[test]
+fn packets_of_a_message_carry_what_its_memory_holds_when_they_are_made() {
+    let mut t = Script::uniform(QpType::Rc);
+    t.post(1, SendOp::Send(Extra::None), &[t.sge(0, 16_384)]);
+    let mut made = TxBatch::new(TxLimits::SINGLE, 8192);
+    assert!(t.device.poll_transmit(t.now, &mut t.program, &mut made));
+    let made = made.len();
+    t.fill(0, &[0xee; 16_384]);
+    let rest = t.sent();
+    assert_eq!((made + rest.len(), rest.len() > 32), (64, true));
+    assert!(rest.iter().all(|packet| packet.payload == [0xee; 256]));
 }
 
 #[test]

@@ -19,7 +19,8 @@ impl HeaderTemplate {
     pub fn new(headers: &Headers) -> HeaderTemplate {
         let mut bytes = [0; Headers::MAX_LEN];
         headers.emit(&mut bytes);
-        let has_reth = headers.body.opcode() == Opcode::RC_WRITE_ONLY;
+        let opcode = headers.body.opcode();
+        let has_reth = [Opcode::RC_WRITE_ONLY, Opcode::UC_WRITE_ONLY].contains(&opcode);
         HeaderTemplate { bytes, len: headers.len(), has_reth }
     }
 
@@ -48,7 +49,7 @@ impl HeaderTemplate {
 mod tests {
     use super::*;
     use crate::testing::headers;
-    use crate::{Body, Part, Request};
+    use crate::{Body, Part, Request, UcRequest};
     use proptest::prelude::*;
 
     fn emitted(headers: &Headers) -> Vec<u8> {
@@ -60,10 +61,13 @@ mod tests {
     /// The headers of the packet behind this one in a message.
     fn next(headers: &Headers, payload: usize, ack_req: bool) -> Headers {
         let bth = Bth { psn: headers.bth.psn.next(), ack_req, ..headers.bth };
+        let moved = |reth: Reth| Reth { va: reth.va.wrapping_add(payload as u64), ..reth };
         let body = match headers.body {
             Body::RcRequest(Request::Write(Part::Only(reth, None))) => {
-                let va = reth.va.wrapping_add(payload as u64);
-                Request::Write(Part::Only(Reth { va, ..reth }, None)).into()
+                Body::RcRequest(Request::Write(Part::Only(moved(reth), None)))
+            }
+            Body::Uc(UcRequest::Write(Part::Only(reth, None))) => {
+                Body::Uc(UcRequest::Write(Part::Only(moved(reth), None)))
             }
             body => body,
         };

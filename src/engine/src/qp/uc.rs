@@ -60,29 +60,36 @@ impl Uc {
         tx: &mut TxBatch,
         budget: &mut u32,
     ) -> Result<bool, Failure> {
-        sq.transmit_unanswered(cx, tx, budget, self.route.mtu, |sq, cx, tx| {
-            self.send_current(cx, sq, tx)
+        sq.transmit_unanswered(cx, tx, budget, self.route.mtu, |sq, cx, tx, most| {
+            self.send_current(cx, sq, tx, most)
         })
     }
 
-    /// Sends the current packet. A message ends with its last.
+    /// Sends the current packet and those behind it in its message, but at most so many. Returns
+    /// how many.
     fn send_current<H: Host>(
         &self,
         cx: &mut Cx<'_, H>,
         sq: &mut SendQueue,
         tx: &mut TxBatch,
-    ) -> Result<(), Error> {
-        let Some((pending, packet)) = sq.current() else { return Ok(()) };
-        let is_last = pending.is_last(packet);
+        most: u32,
+    ) -> Result<u32, Error> {
+        let Some((pending, packet)) = sq.current() else { return Ok(0) };
+        let packets = pending.packets();
+        let end = packets.min(packet + most.min(tx.room_in_datagrams() as u32));
         let body = |request: Request| request.unreliable().map(Body::Uc);
         // UC-001
-        pending.put_packet(cx, tx, &self.route, packet..packet + 1, false, body)?;
-        sq.sent_current(packet + 1);
-        // UC-002
-        if is_last {
+        let put = pending.put_train(cx, tx, &self.route, packet..end, false, body);
+        let sent_to = put.as_ref().err().map_or(end, |unsent| unsent.from);
+        if sent_to > packet {
+            sq.sent_current(sent_to);
+        }
+        put.map_err(|unsent| unsent.error)?;
+        // UC-002: a message ends with its last packet.
+        if end == packets {
             sq.end_front(cx);
         }
-        Ok(())
+        Ok(end - packet)
     }
 
     /// A request packet arrived.

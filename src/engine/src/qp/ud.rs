@@ -45,7 +45,9 @@ impl Ud {
     ) -> Result<bool, Failure> {
         // UD-006
         let mtu = cx.config.active_mtu.bytes() as u32;
-        sq.transmit_unanswered(cx, tx, budget, mtu, |sq, cx, tx| self.send_current(cx, sq, tx))
+        sq.transmit_unanswered(cx, tx, budget, mtu, |sq, cx, tx, _| {
+            self.send_current(cx, sq, tx).map(|()| 1)
+        })
     }
 
     /// Sends the datagram whose turn it is; it ends with that.

@@ -16,6 +16,7 @@ use crate::qp::send_queue::{Blocked, SendQueue, Unsent};
 use crate::tuning::WireForm;
 use std::time::Instant;
 use urxe_types::{Psn, Qpn};
+use urxe_wire::Request;
 use urxe_wire::batch::TxBatch;
 
 /// The requester of an RC QP.
@@ -191,12 +192,12 @@ impl Requester {
             || is_first_of_many
             // RC-REQ-001
             || (pending.ends_request(end - 1) && !fault!(AckReqMissing));
+        let body = |request: Request| Some(request.into());
         let put = match is_read {
             true => pending
-                .put_packet(cx, tx, route, packet..end, asks_for_ack, |r| Some(r.into()))
-                .map(drop)
+                .put_request(cx, tx, route, packet..end, asks_for_ack, body)
                 .map_err(|error| Unsent { from: packet, error }),
-            false => pending.put_train(cx, tx, route, packet..end, asks_for_ack),
+            false => pending.put_train(cx, tx, route, packet..end, asks_for_ack, body),
         };
         if let Err(Unsent { from, error }) = put {
             let unsent = pending.bytes(from..end);
@@ -333,7 +334,7 @@ fn repeat<H: Host>(
     after: Counter,
 ) -> Result<(), Error> {
     let Some((pending, packet)) = sq.find(psn) else { return Ok(()) };
-    pending.put_packet(cx, tx, route, packet..end, true, |r| Some(r.into()))?;
+    pending.put_request(cx, tx, route, packet..end, true, |r| Some(r.into()))?;
     sq.on_repeated(psn, psn + (end - packet));
     cx.count_repeat(tx, after);
     Ok(())

@@ -8,7 +8,7 @@ use crate::qp::parameters::Route;
 use crate::qp::train::Train;
 use crate::tuning::WireForm;
 use std::ops::Range;
-use urxe_types::{Extra, Psn, Rkey, SendOp, WcStatus};
+use urxe_types::{Extra, Rkey, SendOp, WcStatus};
 use urxe_wire::batch::TxBatch;
 use urxe_wire::{AtomicEth, Body, Bth, Feth, Headers, Part, Request, Reth};
 
@@ -21,9 +21,9 @@ pub(in crate::qp) struct Unsent {
 }
 
 impl Pending {
-    /// Puts one of its packets into the batch, as a request of the service that `body` is for. It
-    /// is one packet also where it asks for the answers of several. Returns its PSN.
-    pub(in crate::qp) fn put_packet<H: Host>(
+    /// Puts one packet into the batch, as a request of the service that `body` is for; it may ask
+    /// for the answers of several.
+    pub(in crate::qp) fn put_request<H: Host>(
         &mut self,
         cx: &mut Cx<'_, H>,
         tx: &mut TxBatch,
@@ -31,14 +31,13 @@ impl Pending {
         packets: Range<u32>,
         ack_req: bool,
         body: impl FnOnce(Request) -> Option<Body>,
-    ) -> Result<Psn, Error> {
+    ) -> Result<(), Error> {
         let headers = self.headers(route, packets.clone(), ack_req, body)?;
-        self.put(cx, tx, route, &headers, self.part(route, packets))?;
-        Ok(headers.bth.psn)
+        self.put(cx, tx, route, &headers, self.part(route, packets))
     }
 
-    /// Puts packets of its data into the batch, as requests of a reliable connection, of which the
-    /// last asks for an acknowledgement or not.
+    /// Puts packets of its data into the batch, as requests of the service that `body` is for, of
+    /// which the last asks for an acknowledgement or not.
     pub(in crate::qp) fn put_train<H: Host>(
         &mut self,
         cx: &mut Cx<'_, H>,
@@ -46,6 +45,7 @@ impl Pending {
         route: &Route,
         packets: Range<u32>,
         ack_req: bool,
+        body: impl Fn(Request) -> Option<Body>,
     ) -> Result<(), Unsent> {
         let mut train: Option<Train> = None;
         for packet in packets.clone() {
@@ -60,8 +60,7 @@ impl Pending {
                 self.put_next(cx, tx, route, train, part).map_err(unsent)?;
                 continue;
             }
-            let body = |request: Request| Some(request.into());
-            let headers = self.headers(route, packet..packet + 1, asks, body).map_err(unsent)?;
+            let headers = self.headers(route, packet..packet + 1, asks, &body).map_err(unsent)?;
             self.put(cx, tx, route, &headers, part).map_err(unsent)?;
             // The first differs from those behind it, and so does the last.
             let end = packets.end.min(self.packets - 1);

@@ -61,17 +61,14 @@ impl SendQueue {
         tx: &mut TxBatch,
         budget: &mut u32,
         mtu: u32,
-        mut send: impl FnMut(&mut SendQueue, &mut Cx<'_, H>, &mut TxBatch) -> Result<(), Error>,
+        mut send: impl FnMut(&mut Self, &mut Cx<'_, H>, &mut TxBatch, u32) -> Result<u32, Error>,
     ) -> Result<bool, Failure> {
-        self.transmit(cx, tx, budget, Limits { mtu, max_rd_atomic: 0 }, |sq, cx, tx, _| {
+        self.transmit(cx, tx, budget, Limits { mtu, max_rd_atomic: 0 }, |sq, cx, tx, most| {
             sq.start_current();
-            match send(sq, cx, tx) {
-                Ok(()) => Ok(1),
-                Err(error) => {
-                    sq.refuse_current(error);
-                    Err(Blocked::Wait)
-                }
-            }
+            send(sq, cx, tx, most).map_err(|error| {
+                sq.refuse_current(error);
+                Blocked::Wait
+            })
         })
     }
 
