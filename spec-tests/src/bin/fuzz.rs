@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use urxe_spec_tests::fuzz::{TARGETS, Target, seeded};
+use urxe_spec_tests::fuzz::{TARGETS, Target, requests, seeded};
 
 /// Plays the corpus of each target, then inputs that follow from a seed.
 #[derive(Parser)]
@@ -106,7 +106,14 @@ fn play(args: &Args, name: &'static str, run: Target) -> Result<(), String> {
         let played = number - args.from;
         let rate = played as f64 / begun.elapsed().as_secs_f64().max(1e-9);
         let kept = corpus.len();
-        eprintln!("{name}: corpus of {kept}, {played} inputs, {rate:.0}/s, next is {number}");
+        // An input of this target is a program with many of them.
+        let asked = match name {
+            "requests" => format!(" of {} requests", requests::asked()),
+            _ => String::new(),
+        };
+        eprintln!(
+            "{name}: corpus of {kept}, {played} inputs{asked}, {rate:.0}/s, next is {number}"
+        );
     };
     while number < end && !is_late() {
         let bytes = seeded::input(&corpus, args.seed, number);

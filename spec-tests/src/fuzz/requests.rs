@@ -10,6 +10,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 use urxe_daemon::{Config, Daemon, Handle};
 use urxe_shm::control::channel::{Channel, ChannelError};
 use urxe_shm::control::{
@@ -29,6 +30,14 @@ const REQUESTS: usize = 100;
 /// Requests that a program has outstanding at most. To wait for each reply takes far longer than to
 /// answer a request, and a program need not.
 const MAX_OUTSTANDING: usize = 32;
+
+/// Requests that were sent in this process.
+static ASKED: AtomicU64 = AtomicU64::new(0);
+
+/// How many requests the inputs of this process have come to so far.
+pub fn asked() -> u64 {
+    ASKED.load(Ordering::Relaxed)
+}
 
 /// The daemon of this process, and its address.
 fn daemon() -> &'static (Handle, IpAddr) {
@@ -91,6 +100,7 @@ impl Program {
         max_outstanding: usize,
     ) -> Result<(), ChannelError> {
         self.channel.send(&request, fds)?;
+        ASKED.fetch_add(1, Ordering::Relaxed);
         self.outstanding.push_back(request);
         if self.outstanding.len() < max_outstanding { Ok(()) } else { self.take_replies() }
     }
