@@ -105,15 +105,15 @@ pub const LONGEST_PACKET: u64 = 4160;
 pub const MAX_SPARE_SENDS: usize = 4096;
 
 /// Packets that one QP may put into a batch before the next QP has its turn. A segmented send takes
-/// 62 of a path MTU of 1024 and 15 of 4096, so that with these few is left for a short one, which
-/// costs almost as much as a full one.
+/// 62 of a path MTU of 1024 and 15 of 4096, so that of these none or many are left for the last
+/// one: a short one costs almost as much as a full one.
 pub const PACKETS_PER_TURN: u32 = 60;
 
 /// A batch with so many packets and so many bytes of datagrams is sent although there is room for
 /// more, so that the peer works on it while the next one is made: with a path MTU of 1024 it is one
 /// full segmented send. Longer packets are less work for as many bytes, so that fewer and larger
 /// batches are better.
-pub const TX_PACKETS: usize = 60;
+pub const TX_PACKETS: usize = PACKETS_PER_TURN as usize;
 
 /// See [`TX_PACKETS`].
 pub const TX_BYTES: usize = 60 << 10;

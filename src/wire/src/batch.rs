@@ -9,7 +9,7 @@
 //! The ICRC is stamped while the bytes are in the cache, when a datagram is pushed. It covers the
 //! IPv4 identification, so [`IdentPolicy`] says what that will be.
 
-use crate::{Bth, Flow, HeaderTemplate, Headers, MAX_UDP_PAYLOAD, icrc, joined};
+use crate::{Bth, EmitHeaders, Flow, Headers, MAX_UDP_PAYLOAD, icrc, joined};
 use std::net::IpAddr;
 use urxe_types::{PathMtu, Qpn, SlotId};
 
@@ -195,47 +195,17 @@ impl TxBatch {
     pub fn push<E>(
         &mut self,
         flow: &Flow,
-        headers: &Headers,
+        headers: &impl EmitHeaders,
         payload_len: usize,
         fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
     ) -> Result<(), E> {
-        let (dest, len) = (headers.bth.dest_qp, headers.len());
-        self.push_with(flow, dest, len, |datagram| headers.emit(datagram), payload_len, fill)
-    }
-
-    /// As [`push`](Self::push), with headers that have been emitted.
-    ///
-    /// # Panics
-    /// If there is no [room](Self::room) for the datagram.
-    pub fn push_emitted<E>(
-        &mut self,
-        flow: &Flow,
-        headers: &HeaderTemplate,
-        payload_len: usize,
-        fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
-    ) -> Result<(), E> {
-        let bytes = headers.bytes();
-        let dest = Bth::dest_qp_in(bytes).unwrap_or_default();
-        let emit = |datagram: &mut [u8]| datagram[..bytes.len()].copy_from_slice(bytes);
-        self.push_with(flow, dest, bytes.len(), emit, payload_len, fill)
-    }
-
-    #[inline]
-    fn push_with<E>(
-        &mut self,
-        flow: &Flow,
-        dest: Qpn,
-        payload_at: usize,
-        emit: impl FnOnce(&mut [u8]),
-        payload_len: usize,
-        fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
-    ) -> Result<(), E> {
+        let payload_at = headers.header_len();
         let pad_at = payload_at + payload_len;
         let icrc_at = pad_at.next_multiple_of(4);
         let len = icrc_at + icrc::LEN;
-        let placement = self.placement(flow, dest, len);
+        let placement = self.placement(flow, headers.dest_qp(), len);
         let datagram = self.vacant(len);
-        emit(datagram);
+        headers.emit_to(datagram);
         Bth::emit_pad(datagram, (icrc_at - pad_at) as u8);
         fill(&mut datagram[payload_at..pad_at])?;
         // WIRE-012

@@ -101,4 +101,4 @@ pub use packet::{Headers, Packet, ParseError};
 pub use reth::Reth;
 pub use selective_ack::EarlyBitmap;
 pub use source_port::{FIRST_SOURCE_PORT, SourcePorts, datagram_source_port, flow_source_port};
-pub use template::HeaderTemplate;
+pub use template::{EmitHeaders, HeaderTemplate};

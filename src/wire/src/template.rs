@@ -1,6 +1,39 @@
 //! Headers of packets that follow each other in a message, and differ in little.
 
 use crate::{Bth, Headers, Opcode, Reth};
+use urxe_types::Qpn;
+
+/// The headers of a packet, as a batch takes them.
+pub trait EmitHeaders {
+    /// The QP that the packet is for.
+    fn dest_qp(&self) -> Qpn;
+
+    /// Bytes on the wire.
+    fn header_len(&self) -> usize;
+
+    /// Writes as many bytes to the front of `buf`.
+    ///
+    /// # Panics
+    /// If `buf` is shorter.
+    fn emit_to(&self, buf: &mut [u8]);
+}
+
+impl EmitHeaders for Headers {
+    #[inline]
+    fn dest_qp(&self) -> Qpn {
+        self.bth.dest_qp
+    }
+
+    #[inline]
+    fn header_len(&self) -> usize {
+        self.len()
+    }
+
+    #[inline]
+    fn emit_to(&self, buf: &mut [u8]) {
+        self.emit(buf);
+    }
+}
 
 /// The emitted headers of a packet between the first and the last of a message, for those that
 /// follow it: [`advance`](Self::advance) is less work than to emit the next one's.
@@ -38,10 +71,22 @@ impl HeaderTemplate {
     pub fn set_ack_req(&mut self, ack_req: bool) {
         Bth::emit_ack_req(&mut self.bytes, ack_req);
     }
+}
 
-    /// The headers as they go on the wire.
-    pub fn bytes(&self) -> &[u8] {
-        &self.bytes[..self.len]
+impl EmitHeaders for HeaderTemplate {
+    #[inline]
+    fn dest_qp(&self) -> Qpn {
+        Bth::dest_qp_in(&self.bytes).unwrap_or_default()
+    }
+
+    #[inline]
+    fn header_len(&self) -> usize {
+        self.len
+    }
+
+    #[inline]
+    fn emit_to(&self, buf: &mut [u8]) {
+        buf[..self.len].copy_from_slice(&self.bytes[..self.len]);
     }
 }
 
@@ -52,9 +97,9 @@ mod tests {
     use crate::{Body, Part, Request, UcRequest};
     use proptest::prelude::*;
 
-    fn emitted(headers: &Headers) -> Vec<u8> {
-        let mut bytes = vec![0; headers.len()];
-        headers.emit(&mut bytes);
+    fn emitted(headers: &impl EmitHeaders) -> Vec<u8> {
+        let mut bytes = vec![0; headers.header_len()];
+        headers.emit_to(&mut bytes);
         bytes
     }
 
@@ -81,12 +126,12 @@ mod tests {
             steps in proptest::collection::vec((1usize..=4096, any::<bool>()), 1..8),
         ) {
             let mut template = HeaderTemplate::new(&expected);
-            prop_assert_eq!(template.bytes(), emitted(&expected));
+            prop_assert_eq!(emitted(&template), emitted(&expected));
             for (payload, ack_req) in steps {
                 expected = next(&expected, payload, ack_req);
                 template.advance(payload);
                 template.set_ack_req(ack_req);
-                prop_assert_eq!(template.bytes(), emitted(&expected));
+                prop_assert_eq!(emitted(&template), emitted(&expected));
             }
         }
     }

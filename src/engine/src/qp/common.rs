@@ -243,13 +243,8 @@ impl<'a, H> Cx<'a, H> {
 
     /// Counts a packet with so much payload that was put into the batch.
     pub(super) fn count_sent(&mut self, payload: usize) {
-        self.count_sent_packets(1, payload as u64);
-    }
-
-    /// Counts packets that were sent, with so many bytes of payload together.
-    pub(super) fn count_sent_packets(&mut self, packets: u32, payload: u64) {
-        self.count(Counter::SentPackets, u64::from(packets));
-        self.count(Counter::SentBytes, payload);
+        self.count(Counter::SentPackets, 1);
+        self.count(Counter::SentBytes, payload as u64);
     }
 
     /// Takes note of the state that the QP has been taken to, because of a failure or by its

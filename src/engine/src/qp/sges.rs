@@ -84,9 +84,10 @@ impl<H: Host> Space<'_, H> {
     ) -> Option<Span> {
         walk.seek(sges, offset);
         let sge = walk.stretch(sges, len as usize)?;
-        (u64::from(sge.length) == len)
-            .then(|| span(self.keys, self.pd, &sge, Access::default()).ok())
-            .flatten()
+        if u64::from(sge.length) < len {
+            return None;
+        }
+        span(self.keys, self.pd, &sge, Access::default()).ok()
     }
 
     /// Copies from the list at `offset` to `buf`, which the list must fill. The host is told that

@@ -1,5 +1,6 @@
-//! Packets between the first and the last of a message. They are alike: their headers are made once
-//! and their memory is looked up once, which nothing but this QP's turn comes between.
+//! Packets between the first and the last of a message. They are alike, so that their headers are
+//! made once and their memory is looked up once. A train ends with the QP's turn, within which no
+//! MR can be changed or taken back.
 
 use crate::cause::Cause;
 use crate::host::Host;
@@ -22,7 +23,7 @@ impl Train {
         Train { headers: HeaderTemplate::new(headers), memory, payload }
     }
 
-    /// Goes on to the next packet. It does not ask for an acknowledgement.
+    /// Goes on to the next packet.
     pub(super) fn advance(&mut self) {
         self.headers.advance(self.payload);
         if let Some(memory) = &mut self.memory {

@@ -66,7 +66,7 @@ impl Uc {
     }
 
     /// Sends the current packet and those behind it in its message, but at most so many. Returns
-    /// how many.
+    /// how many of the turn's packets that takes.
     fn send_current<H: Host>(
         &self,
         cx: &mut Cx<'_, H>,
@@ -74,7 +74,7 @@ impl Uc {
         tx: &mut TxBatch,
         most: u32,
     ) -> Result<u32, Error> {
-        let Some((pending, packet)) = sq.current() else { return Ok(0) };
+        let Some((pending, packet)) = sq.current() else { return Ok(1) };
         let packets = pending.packets();
         let end = packets.min(packet + most.min(tx.room_in_datagrams() as u32));
         let body = |request: Request| request.unreliable().map(Body::Uc);

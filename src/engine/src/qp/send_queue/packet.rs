@@ -10,7 +10,7 @@ use crate::tuning::WireForm;
 use std::ops::Range;
 use urxe_types::{Extra, Rkey, SendOp, WcStatus};
 use urxe_wire::batch::TxBatch;
-use urxe_wire::{AtomicEth, Body, Bth, Feth, Headers, Part, Request, Reth};
+use urxe_wire::{AtomicEth, Body, Bth, EmitHeaders, Feth, Headers, Part, Request, Reth};
 
 /// Packets that could not be made.
 pub(in crate::qp) struct Unsent {
@@ -33,7 +33,7 @@ impl Pending {
         body: impl FnOnce(Request) -> Option<Body>,
     ) -> Result<(), Error> {
         let headers = self.headers(route, packets.clone(), ack_req, body)?;
-        self.put(cx, tx, route, &headers, self.part(route, packets))
+        self.put(cx, tx, route, &headers, self.part(route, packets), None)
     }
 
     /// Puts packets of its data into the batch, as requests of the service that `body` is for, of
@@ -57,11 +57,11 @@ impl Pending {
             {
                 train.advance();
                 train.headers.set_ack_req(asks);
-                self.put_next(cx, tx, route, train, part).map_err(unsent)?;
+                self.put(cx, tx, route, &train.headers, part, Some(train)).map_err(unsent)?;
                 continue;
             }
             let headers = self.headers(route, packet..packet + 1, asks, &body).map_err(unsent)?;
-            self.put(cx, tx, route, &headers, part).map_err(unsent)?;
+            self.put(cx, tx, route, &headers, part, None).map_err(unsent)?;
             // The first differs from those behind it, and so does the last.
             let end = packets.end.min(self.packets - 1);
             if packet > 0 && packet + 1 < end {
@@ -73,38 +73,21 @@ impl Pending {
     }
 
     /// Puts a packet with these headers into the batch, and with this part of the data if it
-    /// brings any.
+    /// brings any. It may be one of a train.
     fn put<H: Host>(
         &mut self,
         cx: &mut Cx<'_, H>,
         tx: &mut TxBatch,
         route: &Route,
-        headers: &Headers,
+        headers: &impl EmitHeaders,
         part: Range<u64>,
+        train: Option<&Train>,
     ) -> Result<(), Error> {
         let is_data_to_come = self.is_read() || self.is_atomic();
         let len = if is_data_to_come { 0 } else { (part.end - part.start) as usize };
+        let ahead = self.length - part.start;
         tx.push(&route.flow, headers, len, |buf| {
-            self.gather(cx, part.start, buf, self.length - part.start)
-        })
-        // RC-REQ-037
-        .map_err(|cause| (WcStatus::LocalProtection, cause))?;
-        cx.count_sent(len);
-        Ok(())
-    }
-
-    /// Puts the next packet of a train into the batch.
-    fn put_next<H: Host>(
-        &mut self,
-        cx: &mut Cx<'_, H>,
-        tx: &mut TxBatch,
-        route: &Route,
-        train: &Train,
-        part: Range<u64>,
-    ) -> Result<(), Error> {
-        let (len, ahead) = ((part.end - part.start) as usize, self.length - part.start);
-        tx.push_emitted(&route.flow, &train.headers, len, |buf| {
-            let read = train.read(cx.host, buf, ahead);
+            let read = train.and_then(|train| train.read(cx.host, buf, ahead));
             read.unwrap_or_else(|| self.gather(cx, part.start, buf, ahead))
         })
         // RC-REQ-037

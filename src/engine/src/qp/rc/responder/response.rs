@@ -136,7 +136,7 @@ impl Responder {
                 && number < last
             {
                 train.advance();
-                tx.push_emitted(&route.flow, &train.headers, len, |buf| {
+                tx.push(&route.flow, &train.headers, len, |buf| {
                     self.fill_read_response(cx, route, &read, number, Some(train), buf)
                 })
             } else {
