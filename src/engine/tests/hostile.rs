@@ -3,6 +3,7 @@
 mod script;
 
 use script::*;
+use std::net::SocketAddr;
 use urxe_engine::*;
 use urxe_types::*;
 use urxe_wire::batch::{TxBatch, TxLimits};
@@ -155,12 +156,20 @@ fn packets_from_an_address_of_our_own_by_another_port_than_ours_are_dropped() {
     t.device.end_of_batch(t.now, &mut t.program);
     t.expect(ack(100, 1));
     let stranger = Flow { src: "10.0.0.7".parse().unwrap(), ..forged };
+    // SHARE-135: they may be refused unseen.
+    let may_refuse =
+        |t: &Script, flow: &Flow| t.device.may_refuse(SocketAddr::new(flow.src, flow.src_port));
+    let of_all = [&forged, &ours, &stranger].map(|flow| may_refuse(&t, flow));
+    assert_eq!(of_all, [true, false, true]);
     t.receive_along(&stranger, &write(&t, 101));
     assert_eq!(t.counted(Counter::DropWrongAddress), 1, "other addresses have any port");
     // Until they are our own.
     t.device.set_guarded_addrs([PEER, stranger.src].into());
     t.receive_along(&stranger, &write(&t, 101));
     assert_eq!(t.counted(Counter::DropForgedLocal), 6);
+    t.device.set_guarded_addrs([].into());
+    let of_all = [&forged, &ours, &stranger].map(|flow| may_refuse(&t, flow));
+    assert_eq!(of_all, [false, false, true], "the peer of a QP may be there");
 }
 
 #[test]

@@ -26,6 +26,7 @@ mod engine_host;
 mod event_channels;
 mod event_pipe;
 mod failed_qps;
+mod floods;
 mod guarded;
 mod limits;
 mod nic;

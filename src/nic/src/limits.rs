@@ -31,6 +31,20 @@ pub(crate) const FLUSH_INTERVAL_MAX: Duration = Duration::from_millis(100);
 /// Bytes of a batch of datagrams on their way to a port: four full segmented sends.
 pub(crate) const TX_BATCH_BYTES: usize = 256 * 1024;
 
+/// Packets from one source (address and UDP port) that are dropped, each for a reason that is the
+/// sender's, while none is taken, and the time in which, after which it is refused: 51,000 a second
+/// take a tenth of a processor. Who is only late to learn that a QP is gone sends fewer.
+pub(crate) const FLOOD_PACKETS: u32 = 512;
+pub(crate) const FLOOD_WINDOW: Duration = Duration::from_millis(10);
+
+/// How long a source is refused after that, or not judged again if it may not be refused. A flood
+/// that goes on then costs a tenth of what it would; who means well has lost one retry.
+pub(crate) const REFUSED_FOR: Duration = Duration::from_millis(100);
+
+/// Sources that are watched, and that are refused, at a time. Each that is refused costs every
+/// packet a few steps of a filter.
+pub(crate) const FLOOD_SOURCES: usize = 8;
+
 /// Buffers of 64 KiB that one receive call can fill.
 pub(crate) const RX_BUFFERS: usize = 16;
 

@@ -4,6 +4,7 @@
 use crate::counters::{HostCounters, ObjectCounts};
 use crate::engine_host::ProgramHost;
 use crate::failed_qps::FailedQps;
+use crate::floods::Floods;
 use crate::limits::{
     BATCHES_PER_TURN, DEFERRED_PER_TURN, FLUSH_INTERVAL_MAX, FLUSH_INTERVAL_MIN, MIN_PROBE,
     RX_BUFFERS, TX_BATCH_BYTES,
@@ -13,13 +14,14 @@ use crate::tap::{TapSpec, Taps};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
-use urxe_engine::{Device, DeviceConfig, ModifyQpError, Tuning};
+use urxe_engine::{Counter, Device, DeviceConfig, ModifyQpError, Tuning};
 use urxe_port::{AddressSockets, IcmpError, OpenError, Port, PortCounters, RxBatch, SendOutcome};
 use urxe_shm::control::event;
 use urxe_types::{AddressVector, PathMtu, QpAttr, QpState, Qpn, Slot};
+use urxe_wire::Outer;
 use urxe_wire::batch::TxBatch;
 use urxe_wire::mad::{MAD_LEN, MadSource};
 
@@ -92,6 +94,7 @@ pub struct Nic {
     /// Multicast groups that the port is in.
     groups: BTreeSet<IpAddr>,
     taps: Taps,
+    floods: Floods,
 }
 
 impl Nic {
@@ -123,6 +126,7 @@ impl Nic {
             look_interval: FLUSH_INTERVAL_MIN,
             groups: BTreeSet::new(),
             taps: Taps::default(),
+            floods: Floods::default(),
         }
     }
 
@@ -249,8 +253,9 @@ impl Nic {
         self.host.begin_call();
         // CONG-101: what waited in one queue with these.
         if self.taps.is_empty() {
-            while let Some((outer, datagram)) = self.rx.next_datagram() {
-                self.device.handle_datagram(now, &mut self.host, outer, datagram);
+            let Nic { device, host, rx, floods, .. } = self;
+            while let Some((outer, datagram)) = rx.next_datagram() {
+                handle_datagram(now, device, host, floods, (outer, datagram));
             }
         } else {
             self.handle_tapped(now);
@@ -307,7 +312,7 @@ impl Nic {
         let now = if sent { Instant::now() } else { now };
         let received = self.receive(now)?;
         // RC-REQ-055: what has come is not late.
-        let timed_out = self.handle_timers(now)?;
+        let timed_out = self.handle_expired(now)?;
         worked |= sent | received | timed_out;
         if timed_out || (received && !hold_answers) {
             self.transmit(now)?;
@@ -315,6 +320,7 @@ impl Nic {
         let left_over = self.blocked
             || self.host.has_held_events()
             || self.host.has_comm_est_qps()
+            || self.floods.is_due(now)
             || !self.port.serves_pollers();
         Ok(PollerTurn { worked, received, left_over })
     }
@@ -333,13 +339,13 @@ impl Nic {
 
     /// Handles the datagrams of a batch, and shows them to the taps.
     fn handle_tapped(&mut self, now: Instant) {
-        let Nic { device, host, rx, taps, .. } = self;
+        let Nic { device, host, rx, taps, floods, .. } = self;
         let came = Instant::now();
         taps.begin_batch();
         while let Some((outer, datagram)) = rx.next_datagram() {
             // What no tap takes costs no more than to find that out.
             let is_wanted = taps.before_handling(device, &host.objects, outer, datagram);
-            device.handle_datagram(now, host, outer, datagram);
+            handle_datagram(now, device, host, floods, (outer, datagram));
             if is_wanted {
                 taps.handled(came, device, &host.objects, outer, datagram);
             }
@@ -379,6 +385,18 @@ impl Nic {
     /// # Errors
     /// If the port has failed for good.
     pub fn handle_timers(&mut self, now: Instant) -> io::Result<bool> {
+        if self.floods.is_due(now) {
+            let (refused, more) = self.floods.change(now, |from| self.device.may_refuse(from));
+            // SHARE-135
+            if self.port.refuse_sources(&refused) {
+                self.host.counters.sources_refused += more;
+            }
+        }
+        self.handle_expired(now)
+    }
+
+    /// The same, but for what pollers cannot do.
+    fn handle_expired(&mut self, now: Instant) -> io::Result<bool> {
         let mut worked = false;
         if self.port.poll_timeout().is_some_and(|at| at <= now) {
             worked = self.receive(now)?;
@@ -499,7 +517,8 @@ impl Nic {
     pub fn deadline(&self) -> Option<Instant> {
         let look = (!self.failed_qps.is_empty()).then_some(self.look_at);
         let timers = [self.device.poll_timeout(), self.port.poll_timeout()];
-        let others = [look, self.taps.deadline(), self.host.stalls.deadline()];
+        let others =
+            [look, self.taps.deadline(), self.host.stalls.deadline(), self.floods.deadline()];
         timers.into_iter().chain(others).flatten().min()
     }
 
@@ -571,10 +590,37 @@ impl Nic {
     }
 }
 
+/// Handles a datagram, and takes note of where it came from if it is dropped.
+fn handle_datagram(
+    now: Instant,
+    device: &mut Device,
+    host: &mut ProgramHost,
+    floods: &mut Floods,
+    (outer, datagram): (&Outer, &[u8]),
+) {
+    let before = not_held_against_sender(device);
+    device.handle_datagram(now, host, outer, datagram);
+    let from = SocketAddr::new(outer.flow.src, outer.flow.src_port);
+    match not_held_against_sender(device) == before {
+        true => floods.on_dropped(now, from),
+        false => floods.on_taken(from),
+    }
+}
+
+/// Packets that were taken, or dropped for a reason that is not the sender's.
+fn not_held_against_sender(device: &Device) -> u64 {
+    let counters = device.counters();
+    [Counter::ReceivedPackets, Counter::DropMemoryStalls, Counter::DropOtherSlot]
+        .map(|counter| counters.get(counter))
+        .iter()
+        .sum()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::event_pipe::EventPipe;
+    use crate::limits::{FLOOD_PACKETS, REFUSED_FOR};
     use crate::objects::{ChannelId, Memory};
     use crate::verbs::{CqSpec, MemorySpec, QpSpec, Receives, Ring};
     use std::collections::VecDeque;
@@ -610,6 +656,7 @@ mod tests {
         datagrams: VecDeque<Vec<u8>>,
         arriving: Vec<(Outer, Vec<u8>)>,
         fill: f32,
+        refused: Vec<SocketAddr>,
     }
 
     /// A port that lets only so much through.
@@ -646,6 +693,11 @@ mod tests {
                 assert!(rx.push(&outer, &bytes));
             }
             Ok(rx.len())
+        }
+
+        fn refuse_sources(&mut self, sources: &[SocketAddr]) -> bool {
+            self.0.lock().unwrap().refused = sources.to_vec();
+            true
         }
 
         fn receive_fill(&mut self, _now: Instant) -> Option<f32> {
@@ -919,6 +971,35 @@ mod tests {
             turns += 1;
         }
         assert_eq!(turns, 3);
+    }
+
+    /// SHARE-135
+    #[test]
+    fn a_source_of_nothing_but_what_is_dropped_is_refused_unless_a_peer_may_be_there() {
+        let passage = Arc::new(Mutex::new(Passage::default()));
+        let now = Instant::now();
+        let (mut nic, qpn, ..) = nic_with_qp(Narrow(passage.clone()), now);
+        let nobody = Qpn::new(qpn.get() ^ 1);
+        // Who is refused when so many packets to a QP have come from there.
+        let receive = |nic: &mut Nic, host: u8, qpn: Qpn, packets: u32, at: Instant| {
+            let (mut outer, bytes) = send_only(qpn);
+            outer.flow.src = [127, 0, 0, host].into();
+            let packets = (0..packets).map(|_| (outer, bytes.clone()));
+            passage.lock().unwrap().arriving.extend(packets);
+            nic.receive(at).unwrap();
+            nic.handle_timers(at).unwrap();
+            passage.lock().unwrap().refused.clone()
+        };
+        assert_eq!(receive(&mut nic, 2, nobody, FLOOD_PACKETS, now), [], "the QP's peer is there");
+        assert_eq!(receive(&mut nic, 3, nobody, FLOOD_PACKETS - 1, now), []);
+        // With its ICRC wrong it is dropped before that.
+        let refused = receive(&mut nic, 3, qpn, 1, now);
+        assert_eq!(refused, [SocketAddr::new([127, 0, 0, 3].into(), 49441)]);
+        assert_eq!(nic.counters().sources_refused, 1);
+        let over = now + REFUSED_FOR;
+        assert!(nic.deadline().is_some_and(|at| at <= over));
+        nic.handle_timers(over).unwrap();
+        assert_eq!(passage.lock().unwrap().refused, []);
     }
 
     #[test]

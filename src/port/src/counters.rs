@@ -21,6 +21,7 @@ urxe_types::counters! {
         rx_calls: "System calls made to receive.",
         rx_truncated: "Received incomplete and dropped (a super-packet counts once).",
         rx_malformed: "Dropped: outer headers that contradict each other, or an empty datagram.",
+        rx_refused: "Dropped by the kernel because the address and UDP port that they came from had sent hundreds of packets within 10 ms, of which all were dropped: then nothing is taken from there for 0.1 s.",
         rx_overflow: "Lost by the kernel because the receive buffer was full.",
         segmentation_refused: "1 once the kernel refused a segmented send: datagram by datagram since.",
         flow_labels_refused: "1 once the kernel refused to send an IPv6 flow label, which another program has for itself: sent with label 0 since.",

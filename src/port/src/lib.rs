@@ -66,7 +66,7 @@ pub use shared_socket::{Mirrored, ShareSockets};
 pub use wrapper::Wrapper;
 
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::time::Instant;
 use urxe_wire::batch::TxBatch;
@@ -157,6 +157,13 @@ pub trait Port: Send {
     /// # Errors
     /// If `group` is no multicast address (`InvalidInput`).
     fn leave(&mut self, group: IpAddr) -> io::Result<()>;
+
+    /// Has what comes from these sources (address and UDP port) dropped from now on as early as can
+    /// be, under `rx_refused`, and from all others taken. Returns whether it does: a port may know
+    /// no way, or the kernel refuse it, and what comes from there is received then.
+    fn refuse_sources(&mut self, _sources: &[SocketAddr]) -> bool {
+        false
+    }
 
     /// Whether [pollers](Self::set_poller) can send and receive at this time.
     fn serves_pollers(&self) -> bool {

@@ -2,7 +2,7 @@
 
 use crate::{AddressSockets, Caps, IcmpError, OpenError, Port, PortCounters, RxBatch, SendOutcome};
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::time::Instant;
 use urxe_wire::batch::TxBatch;
@@ -82,6 +82,10 @@ impl<W: Wrapper> Port for W {
 
     fn leave(&mut self, group: IpAddr) -> io::Result<()> {
         self.inner_mut().leave(group)
+    }
+
+    fn refuse_sources(&mut self, sources: &[SocketAddr]) -> bool {
+        self.inner_mut().refuse_sources(sources)
     }
 
     fn serves_pollers(&self) -> bool {

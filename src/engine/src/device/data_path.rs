@@ -6,7 +6,7 @@ use crate::host::Host;
 use crate::limits::{IDLE_TURNS, TIMERS_PER_CALL, TX_BYTES, TX_PACKETS};
 use crate::qp::Event;
 use crate::seeded;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
 use urxe_types::{Pkey, Qpn};
 use urxe_wire::batch::TxBatch;
@@ -96,6 +96,15 @@ impl Device {
             self.unguarded = Some(src);
         }
         is_guarded
+    }
+
+    /// Whether nothing is missed if all packets from a source are dropped unseen for a while, since
+    /// none was of use: it is not where this daemon sends from, and no QP's peer is there.
+    pub fn may_refuse(&self, source: SocketAddr) -> bool {
+        match self.tables.config.guarded_addrs.contains(&source.ip()) {
+            true => source.port() != ROCE_PORT,
+            false => !self.tables.paths.has_users_to(source.ip()),
+        }
     }
 
     /// A packet with an opcode that we do not know: if it is one of reliable connections, its QP

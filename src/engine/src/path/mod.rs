@@ -243,6 +243,11 @@ impl Paths {
         }
     }
 
+    /// Whether a QP goes to this address.
+    pub(crate) fn has_users_to(&self, peer: IpAddr) -> bool {
+        self.paths.iter().any(|path| path.users > 0 && path.key.dst == peer)
+    }
+
     pub(crate) fn get(&self, id: PathId) -> &Path {
         &self.paths[id.0 as usize]
     }

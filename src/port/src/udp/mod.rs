@@ -25,6 +25,7 @@ mod group;
 mod pool;
 mod refused;
 mod socket;
+mod source_filter;
 
 use crate::caps::{Caps, Segmentation};
 use crate::icmp::IcmpErrors;
@@ -40,7 +41,7 @@ use crate::{
 pub use group::UdpGroup;
 use socket::{UdpSocket, message};
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Instant;
@@ -132,6 +133,8 @@ pub struct UdpPort {
     errors: ErrorQueue,
     icmp: IcmpErrors,
     gauge: ReceiveGauge,
+    /// What the sockets had dropped when they began to refuse sources, while they do.
+    refuses_since: Option<u64>,
     counters: PortCounters,
 }
 
@@ -164,6 +167,7 @@ impl UdpPort {
             errors: ErrorQueue::new(),
             icmp: IcmpErrors::default(),
             gauge: ReceiveGauge::default(),
+            refuses_since: None,
             counters: PortCounters::default(),
         })
     }
@@ -224,6 +228,13 @@ impl UdpPort {
             }
         }
         self.counters.icmp_errors > before
+    }
+
+    /// What the kernel has dropped so far because its source was refused: all that it drops
+    /// meanwhile.
+    fn refused(&self, dropped: u64) -> u64 {
+        let now = self.refuses_since.map_or(0, |before| dropped.saturating_sub(before));
+        self.counters.rx_refused + now
     }
 
     fn sent(&mut self, runs: usize, batch: &mut TxBatch) {
@@ -410,6 +421,17 @@ impl Port for UdpPort {
         Ok(())
     }
 
+    fn refuse_sources(&mut self, sources: &[SocketAddr]) -> bool {
+        let dropped = self.sockets.receive_drops();
+        self.counters.rx_refused = self.refused(dropped);
+        self.refuses_since = (!sources.is_empty()).then_some(dropped);
+        let mut all_do = true;
+        for socket in self.sockets.iter() {
+            all_do &= socket.refuse_sources(sources).is_ok();
+        }
+        all_do
+    }
+
     fn serves_pollers(&self) -> bool {
         !self.lost_by_pollers && self.sockets.iter().all(UdpSocket::is_shared)
     }
@@ -431,7 +453,11 @@ impl Port for UdpPort {
     }
 
     fn counters(&self) -> PortCounters {
-        PortCounters { rx_overflow: self.sockets.receive_drops(), ..self.counters }
+        let dropped = self.sockets.receive_drops();
+        // COUNT-024
+        let rx_refused = self.refused(dropped);
+        let rx_overflow = dropped.saturating_sub(rx_refused);
+        PortCounters { rx_overflow, rx_refused, ..self.counters }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::UdpOptions;
 use super::pool::SendPool;
+use super::source_filter;
 use crate::open::{self, HOP_LIMIT};
 use crate::shared_socket::SharedSocket;
 use crate::socket_set::{Member, SocketSet};
@@ -123,6 +124,14 @@ impl UdpSocket {
     /// Whether all that it has open is also open where pollers are.
     pub(super) fn is_shared(&self) -> bool {
         self.socket.is_shared() && self.pool.is_shared()
+    }
+
+    /// Receives nothing from these sources, and from all others again.
+    pub(super) fn refuse_sources(&self, sources: &[SocketAddr]) -> io::Result<()> {
+        match sources {
+            [] => open::receive_anything(&self.socket),
+            sources => self.socket.attach_filter(&source_filter::all_but(sources, self.dst)),
+        }
     }
 
     /// See [`open::receive_capacity`].

@@ -4,6 +4,7 @@ mod icmp;
 mod messages;
 mod multicast;
 mod pollers;
+mod source_filter;
 mod source_ports;
 
 use super::*;

@@ -1,0 +1,180 @@
+//! Sources that send so much that is of no use that the kernel is to drop it.
+//!
+//! To receive a packet takes ten times as long as to find out that it is none of ours. So who sends
+//! such packets as fast as can be keeps a data path busy, and from the processor whom it serves. A
+//! source, an address and a UDP port, is refused for [`REFUSED_FOR`] when [`FLOOD_PACKETS`] of its
+//! packets were dropped within [`FLOOD_WINDOW`] and none was taken. Who changes its port or address
+//! with every packet is not refused; nor is one from where something may come that would be missed
+//! ([`may_refuse`](urxe_engine::Device::may_refuse)).
+
+use crate::limits::{FLOOD_PACKETS, FLOOD_SOURCES, FLOOD_WINDOW, REFUSED_FOR};
+use std::net::SocketAddr;
+use std::time::Instant;
+
+/// What is known of a source of packets that were dropped.
+struct Seen {
+    from: SocketAddr,
+    /// Since when they are counted; in the future if they are not until then.
+    since: Instant,
+    dropped: u32,
+}
+
+impl Seen {
+    fn is_over(&self, now: Instant) -> bool {
+        now.saturating_duration_since(self.since) > FLOOD_WINDOW
+    }
+}
+
+/// Sources that may be refused, and those that are, with until when.
+#[derive(Default)]
+pub(crate) struct Floods {
+    seen: Vec<Seen>,
+    refused: Vec<(SocketAddr, Instant)>,
+    /// One has sent too much.
+    is_any: bool,
+}
+
+impl Floods {
+    /// A packet from there was dropped, for a reason that is the sender's.
+    pub(crate) fn on_dropped(&mut self, now: Instant, from: SocketAddr) {
+        let at = match self.seen.iter().position(|seen| seen.from == from) {
+            Some(at) => at,
+            None => {
+                if self.seen.len() == FLOOD_SOURCES {
+                    self.seen.retain(|seen| !seen.is_over(now));
+                }
+                if self.seen.len() == FLOOD_SOURCES {
+                    return;
+                }
+                self.seen.push(Seen { from, since: now, dropped: 0 });
+                self.seen.len() - 1
+            }
+        };
+        let seen = &mut self.seen[at];
+        if seen.is_over(now) {
+            (seen.since, seen.dropped) = (now, 0);
+        }
+        if seen.since <= now {
+            seen.dropped += 1;
+            self.is_any |= seen.dropped >= FLOOD_PACKETS;
+        }
+    }
+
+    /// Packets from there are of use.
+    pub(crate) fn on_taken(&mut self, from: SocketAddr) {
+        if !self.seen.is_empty() {
+            self.seen.retain(|seen| seen.from != from);
+        }
+    }
+
+    /// Whether there is something to [change](Self::change).
+    pub(crate) fn is_due(&self, now: Instant) -> bool {
+        self.is_any || self.deadline().is_some_and(|at| at <= now)
+    }
+
+    /// When a source is refused no more.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.refused.iter().map(|&(_, until)| until).min()
+    }
+
+    /// Decides who is refused from now on, of those that `may_refuse` allows. Returns all, and how
+    /// many of them were not before.
+    pub(crate) fn change(
+        &mut self,
+        now: Instant,
+        may_refuse: impl Fn(SocketAddr) -> bool,
+    ) -> (Vec<SocketAddr>, u64) {
+        self.is_any = false;
+        self.refused.retain(|&(_, until)| until > now);
+        let (until, mut more) = (now + REFUSED_FOR, 0);
+        for seen in self.seen.iter_mut().filter(|seen| seen.dropped >= FLOOD_PACKETS) {
+            if self.refused.len() < FLOOD_SOURCES && may_refuse(seen.from) {
+                self.refused.push((seen.from, until));
+                more += 1;
+            }
+            (seen.since, seen.dropped) = (until, 0);
+        }
+        (self.refused.iter().map(|&(from, _)| from).collect(), more)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    const FLOOD: SocketAddr = source(1);
+
+    const fn source(port: u16) -> SocketAddr {
+        SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), port)
+    }
+
+    /// Who is refused, if that has changed.
+    fn change(floods: &mut Floods, now: Instant) -> Option<Vec<SocketAddr>> {
+        floods.is_due(now).then(|| floods.change(now, |_| true).0)
+    }
+
+    fn drop_from(floods: &mut Floods, now: Instant, from: SocketAddr, packets: u32) {
+        (0..packets).for_each(|_| floods.on_dropped(now, from));
+    }
+
+    /// SHARE-135
+    #[test]
+    fn a_source_of_much_that_is_dropped_is_refused_for_a_while() {
+        let (mut floods, start) = (Floods::default(), Instant::now());
+        drop_from(&mut floods, start, FLOOD, FLOOD_PACKETS - 1);
+        assert_eq!(change(&mut floods, start), None);
+        floods.on_dropped(start + FLOOD_WINDOW, FLOOD);
+        assert_eq!(change(&mut floods, start), Some(vec![FLOOD]));
+        assert_eq!(floods.deadline(), Some(start + REFUSED_FOR));
+        // What was in the queue already.
+        drop_from(&mut floods, start + FLOOD_WINDOW, FLOOD, 2 * FLOOD_PACKETS);
+        assert_eq!(change(&mut floods, start + FLOOD_WINDOW), None);
+        let over = start + REFUSED_FOR;
+        assert_eq!(change(&mut floods, over), Some(vec![]));
+        assert_eq!(floods.deadline(), None);
+        drop_from(&mut floods, over, FLOOD, FLOOD_PACKETS);
+        assert_eq!(change(&mut floods, over), Some(vec![FLOOD]));
+    }
+
+    #[test]
+    fn a_source_of_what_is_of_use_or_of_little_is_not_refused() {
+        let (mut floods, mut now) = (Floods::default(), Instant::now());
+        for _ in 0..10 {
+            drop_from(&mut floods, now, FLOOD, FLOOD_PACKETS - 1);
+            floods.on_taken(source(2));
+            floods.on_taken(FLOOD);
+            assert_eq!(change(&mut floods, now), None);
+        }
+        for _ in 0..10 {
+            drop_from(&mut floods, now, FLOOD, FLOOD_PACKETS - 1);
+            now += FLOOD_WINDOW + Duration::from_nanos(1);
+            assert_eq!(change(&mut floods, now), None);
+        }
+    }
+
+    #[test]
+    fn a_source_that_may_not_be_refused_is_not_judged_again_at_once() {
+        let (mut floods, now) = (Floods::default(), Instant::now());
+        drop_from(&mut floods, now, FLOOD, FLOOD_PACKETS);
+        assert_eq!(floods.change(now, |_| false), (vec![], 0));
+        drop_from(&mut floods, now, FLOOD, FLOOD_PACKETS);
+        assert!(!floods.is_due(now));
+        drop_from(&mut floods, now + REFUSED_FOR, FLOOD, FLOOD_PACKETS);
+        assert_eq!(floods.change(now + REFUSED_FOR, |_| true), (vec![FLOOD], 1));
+    }
+
+    #[test]
+    fn there_is_a_bound_to_how_many_are_watched() {
+        let (mut floods, now) = (Floods::default(), Instant::now());
+        for port in 1..=100 {
+            drop_from(&mut floods, now, source(port), FLOOD_PACKETS);
+        }
+        let first: Vec<_> = (1..=FLOOD_SOURCES as u16).map(source).collect();
+        assert_eq!(change(&mut floods, now), Some(first));
+        // Others are when these have been over for long.
+        let later = now + REFUSED_FOR + 2 * FLOOD_WINDOW;
+        drop_from(&mut floods, later, source(100), FLOOD_PACKETS);
+        assert_eq!(change(&mut floods, later), Some(vec![source(100)]));
+    }
+}
