@@ -47,19 +47,20 @@ fn ten_thousand_random_datagrams_are_dropped_by_cause() {
     let (first, second) = (start(1), start_with(1, |config| config.slots = 1));
     let (mut a, mut b) = connected(&first, &second, Kind::Shared, 4096);
     let stranger: IpAddr = fresh_addr();
-    let socket = UdpSocket::bind((stranger, 0)).unwrap();
-    let flow = Flow {
-        src: stranger,
-        dst: b.addr,
-        src_port: socket.local_addr().unwrap().port(),
-        traffic_class: 0,
-        hop_limit: 64,
-        flow_label: 0,
-    };
     let opcodes: Vec<Opcode> = (0..=255).filter_map(Opcode::from_byte).collect();
     let mut random = Random::new(4791);
     let mut sent = dropped(&mut b.client);
     for _ in 0..100 {
+        // SHARE-135: a source of more would be refused.
+        let socket = UdpSocket::bind((stranger, 0)).unwrap();
+        let flow = Flow {
+            src: stranger,
+            dst: b.addr,
+            src_port: socket.local_addr().unwrap().port(),
+            traffic_class: 0,
+            hop_limit: 64,
+            flow_label: 0,
+        };
         for _ in 0..100 {
             let opcode = opcodes[random.below(opcodes.len() as u64) as usize];
             let datagram = match random.below(5) {
@@ -108,6 +109,38 @@ fn ten_thousand_random_datagrams_are_dropped_by_cause() {
     b.post_recv(1, &[b.mr.sge(0, 4096)]);
     a.exchange(SendOp::Send(Extra::None), &[a.mr.sge(0, 4096)]);
     assert_eq!(b.cq.wait(1)[0].status, 0);
+}
+
+/// SHARE-135
+#[test]
+fn a_flood_of_what_is_dropped_is_refused_and_counted_and_harms_nobody() {
+    let (first, second) = (start(1), start_with(1, |config| config.slots = 1));
+    let (mut a, mut b) = connected(&first, &second, Kind::Shared, 4096);
+    let stranger = UdpSocket::bind((fresh_addr(), 0)).unwrap();
+    let mut sent = 0;
+    let mut flood = |b: &mut End| {
+        // No more at a time than the smallest socket buffer holds.
+        for _ in 0..200 {
+            stranger.send_to(&[0xff; 64], (b.addr, 4791)).unwrap();
+        }
+        sent += 200;
+        eventually("all are counted", || {
+            let refused = b.client.counter("urxe0", "rx_refused");
+            (dropped(&mut b.client) + refused >= sent).then_some(refused)
+        })
+    };
+    eventually("it is refused", || (flood(&mut b) > 0).then_some(()));
+    assert!(b.client.counter("urxe0", "sources_refused") > 0);
+    b.post_recv(1, &[b.mr.sge(0, 4096)]);
+    a.exchange(SendOp::Send(Extra::None), &[a.mr.sge(0, 4096)]);
+    assert_eq!(b.cq.wait(1)[0].status, 0);
+    // A while later what comes from there has its cause again.
+    let by_cause = dropped(&mut b.client);
+    eventually("it is refused no more", || {
+        flood(&mut b);
+        (dropped(&mut b.client) > by_cause).then_some(())
+    });
+    assert_eq!(b.client.counter("urxe0", "rx_overflow"), 0);
 }
 
 #[test]
