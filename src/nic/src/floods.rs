@@ -1,10 +1,10 @@
 //! Sources that send so much that is of no use that the kernel is to drop it.
 //!
 //! To receive a packet takes ten times as long as to find out that it is none of ours. So who sends
-//! such packets as fast as can be keeps a data path busy, and from the processor whom it serves. A
-//! source, an address and a UDP port, is refused for [`REFUSED_FOR`] when [`FLOOD_PACKETS`] of its
-//! packets were dropped within [`FLOOD_WINDOW`] and none was taken. Who changes its port or address
-//! with every packet is not refused; nor is one from where something may come that would be missed
+//! such packets as fast as can be keeps a data path busy, and programs waiting for it. A source, an
+//! address and a UDP port, is refused for [`REFUSED_FOR`] when [`FLOOD_PACKETS`] of its packets
+//! were dropped within [`FLOOD_WINDOW`] and none was taken. Who changes its port or address with
+//! every packet is not refused; nor is one from where something may come that would be missed
 //! ([`may_refuse`](urxe_engine::Device::may_refuse)).
 
 use crate::limits::{FLOOD_PACKETS, FLOOD_SOURCES, FLOOD_WINDOW, REFUSED_FOR};
@@ -23,6 +23,10 @@ impl Seen {
     fn is_over(&self, now: Instant) -> bool {
         now.saturating_duration_since(self.since) > FLOOD_WINDOW
     }
+
+    fn is_flood(&self) -> bool {
+        self.dropped >= FLOOD_PACKETS
+    }
 }
 
 /// Sources that may be refused, and those that are, with until when.
@@ -30,46 +34,35 @@ impl Seen {
 pub(crate) struct Floods {
     seen: Vec<Seen>,
     refused: Vec<(SocketAddr, Instant)>,
-    /// One has sent too much.
-    is_any: bool,
 }
 
 impl Floods {
     /// A packet from there was dropped, for a reason that is the sender's.
     pub(crate) fn on_dropped(&mut self, now: Instant, from: SocketAddr) {
-        let at = match self.seen.iter().position(|seen| seen.from == from) {
-            Some(at) => at,
-            None => {
-                if self.seen.len() == FLOOD_SOURCES {
-                    self.seen.retain(|seen| !seen.is_over(now));
-                }
-                if self.seen.len() == FLOOD_SOURCES {
-                    return;
-                }
-                self.seen.push(Seen { from, since: now, dropped: 0 });
-                self.seen.len() - 1
-            }
-        };
-        let seen = &mut self.seen[at];
-        if seen.is_over(now) {
-            (seen.since, seen.dropped) = (now, 0);
+        self.seen.retain(|seen| !seen.is_over(now));
+        let at = self.seen.iter().position(|seen| seen.from == from).unwrap_or(self.seen.len());
+        if at == FLOOD_SOURCES {
+            return;
         }
+        if at == self.seen.len() {
+            self.seen.push(Seen { from, since: now, dropped: 0 });
+        }
+        let seen = &mut self.seen[at];
         if seen.since <= now {
             seen.dropped += 1;
-            self.is_any |= seen.dropped >= FLOOD_PACKETS;
         }
     }
 
     /// Packets from there are of use.
-    pub(crate) fn on_taken(&mut self, from: SocketAddr) {
+    pub(crate) fn on_taken(&mut self, now: Instant, from: SocketAddr) {
         if !self.seen.is_empty() {
-            self.seen.retain(|seen| seen.from != from);
+            self.seen.retain(|seen| seen.from != from && !seen.is_over(now));
         }
     }
 
     /// Whether there is something to [change](Self::change).
     pub(crate) fn is_due(&self, now: Instant) -> bool {
-        self.is_any || self.deadline().is_some_and(|at| at <= now)
+        self.seen.iter().any(Seen::is_flood) || self.deadline().is_some_and(|at| at <= now)
     }
 
     /// When a source is refused no more.
@@ -84,10 +77,9 @@ impl Floods {
         now: Instant,
         may_refuse: impl Fn(SocketAddr) -> bool,
     ) -> (Vec<SocketAddr>, u64) {
-        self.is_any = false;
         self.refused.retain(|&(_, until)| until > now);
         let (until, mut more) = (now + REFUSED_FOR, 0);
-        for seen in self.seen.iter_mut().filter(|seen| seen.dropped >= FLOOD_PACKETS) {
+        for seen in self.seen.iter_mut().filter(|seen| seen.is_flood()) {
             if self.refused.len() < FLOOD_SOURCES && may_refuse(seen.from) {
                 self.refused.push((seen.from, until));
                 more += 1;
@@ -142,8 +134,8 @@ mod tests {
         let (mut floods, mut now) = (Floods::default(), Instant::now());
         for _ in 0..10 {
             drop_from(&mut floods, now, FLOOD, FLOOD_PACKETS - 1);
-            floods.on_taken(source(2));
-            floods.on_taken(FLOOD);
+            floods.on_taken(now, source(2));
+            floods.on_taken(now, FLOOD);
             assert_eq!(change(&mut floods, now), None);
         }
         for _ in 0..10 {

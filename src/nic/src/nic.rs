@@ -603,17 +603,23 @@ fn handle_datagram(
     let from = SocketAddr::new(outer.flow.src, outer.flow.src_port);
     match not_held_against_sender(device) == before {
         true => floods.on_dropped(now, from),
-        false => floods.on_taken(from),
+        false => floods.on_taken(now, from),
     }
 }
 
 /// Packets that were taken, or dropped for a reason that is not the sender's.
 fn not_held_against_sender(device: &Device) -> u64 {
     let counters = device.counters();
-    [Counter::ReceivedPackets, Counter::DropMemoryStalls, Counter::DropOtherSlot]
-        .map(|counter| counters.get(counter))
-        .iter()
-        .sum()
+    [
+        Counter::ReceivedPackets,
+        Counter::DropMemoryStalls,
+        Counter::DropMulticastShare,
+        Counter::DropQpNotReady,
+        Counter::DropOtherSlot,
+    ]
+    .map(|counter| counters.get(counter))
+    .iter()
+    .sum()
 }
 
 #[cfg(test)]

@@ -20,9 +20,11 @@ pub(super) fn all_but(sources: &[SocketAddr], family: IpAddr) -> Vec<SockFilter>
         let port = (BPF_H, UDP_SOURCE_PORT, u32::from(source.port()));
         let addr: Vec<_> = match source.ip() {
             IpAddr::V4(addr) => vec![(BPF_W, IP + IPV4_SOURCE, addr.into())],
-            IpAddr::V6(addr) => words(addr.octets())
-                .zip((IP + IPV6_SOURCE..).step_by(4))
-                .map(|(word, at)| (BPF_W, at, word))
+            IpAddr::V6(addr) => (0..4)
+                .map(|i| {
+                    let word = (addr.to_bits() >> (96 - 32 * i)) as u32;
+                    (BPF_W, IP + IPV6_SOURCE + 4 * i, word)
+                })
                 .collect(),
         };
         // Two steps for each that is compared, and one that drops the packet.
@@ -41,10 +43,4 @@ pub(super) fn all_but(sources: &[SocketAddr], family: IpAddr) -> Vec<SockFilter>
 
 fn step(operation: u32, skip_if_not: u8, value: u32) -> SockFilter {
     SockFilter::new(operation as u16, 0, skip_if_not, value)
-}
-
-fn words(bytes: [u8; 16]) -> impl Iterator<Item = u32> {
-    let (words, _) = bytes.as_chunks();
-    let words: [[u8; 4]; 4] = words.try_into().expect("16 bytes are four words");
-    words.into_iter().map(u32::from_be_bytes)
 }
