@@ -197,10 +197,18 @@ pub const MIN_ACK_TIMEOUT: Duration = Duration::from_millis(4);
 /// everything was repeated before its answer came.
 pub const MAX_UNKNOWN_ACK_TIMEOUT: Duration = Duration::from_millis(64);
 
-/// The longest that an RNR wait is made because the same request was refused before: so that a peer
-/// that is slow is asked some thousands of times a second and no more, and loses little time by it.
-/// (Kernel rxe waits far longer always: for a tick of its timers, which is 1 ms or more.)
-pub const MAX_RNR_BACKOFF: Duration = Duration::from_micros(160);
+/// The longest that an RNR wait soon becomes because the same request was refused before: so that
+/// a peer that is slow is asked some thousands of times a second and no more, and loses little time
+/// by it. (Kernel rxe waits far longer always: for a tick of its timers, which is 1 ms or more.)
+pub const SHORT_RNR_BACKOFF: Duration = Duration::from_micros(160);
+
+/// While a peer stays without a receive, RNR waits go on to grow: one is that part of the time
+/// since it refused the request first. So who is late loses a little of that time more, and
+/// thousands of QPs that wait for a program that does not come leave the others most of the time.
+pub const RNR_BACKOFF_SHARE: u32 = 8;
+
+/// The longest that an RNR wait becomes in that way.
+pub const MAX_RNR_BACKOFF: Duration = Duration::from_millis(10);
 
 /// The longest a requester waits between two probes for a lost tail.
 pub const MAX_PROBE_INTERVAL: Duration = Duration::from_millis(500);

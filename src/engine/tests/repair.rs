@@ -171,7 +171,8 @@ fn a_request_that_is_refused_until_there_is_a_receive_is_no_loss_for_the_path() 
         t.receive(&[rnr(1, 205, 5)]);
         // CONG-034
         assert_eq!((outward(&t).window, outward(&t).in_flight), (window, 0));
-        t.wait(MS);
+        // The longest RNR wait.
+        t.wait(10 * MS);
         assert_eq!(psns_sent(&mut t), [205]);
         assert_eq!(outward(&t).in_flight, 0, "others have all of the window");
     }

@@ -6,9 +6,9 @@
 //! it until it is acknowledged. Then go as many as the peer took the last time before it refused
 //! one, for programs post receives in the same way again and again; and then one alone, two, four.
 
-use crate::limits::MAX_RNR_BACKOFF;
+use crate::limits::{MAX_RNR_BACKOFF, RNR_BACKOFF_SHARE, SHORT_RNR_BACKOFF};
 use std::collections::VecDeque;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use urxe_types::Psn;
 
 /// So many more than the last time, and the peer is taken to be ready.
@@ -25,8 +25,8 @@ pub(super) struct Readiness {
     taken: u32,
     /// What it took before that, since it had refused something else.
     taken_before: u32,
-    /// How often it has refused the same packet.
-    refusals: u32,
+    /// Since when it refuses the same packet.
+    refused_since: Option<Instant>,
 }
 
 impl Readiness {
@@ -36,13 +36,13 @@ impl Readiness {
             under_way: VecDeque::new(),
             taken: 0,
             taken_before: 0,
-            refusals: 0,
+            refused_since: None,
         }
     }
 
     /// Whether the peer has refused something, and nothing since that it has taken.
     pub(super) fn is_refused(&self) -> bool {
-        self.refusals > 0
+        self.refused_since.is_some()
     }
 
     /// Whether anything may be sent now.
@@ -82,7 +82,7 @@ impl Readiness {
 
     /// Everything before `una` is acknowledged, and that is more than before.
     pub(super) fn on_acknowledged(&mut self, una: Psn) {
-        self.refusals = 0;
+        self.refused_since = None;
         while self.under_way.front().is_some_and(|psn| psn.precedes(una)) {
             self.under_way.pop_front();
             self.taken += 1;
@@ -94,7 +94,7 @@ impl Readiness {
 
     /// The peer had no receive, and asks for this wait. How long it is to be: longer if it has
     /// refused the same before, but not without measure.
-    pub(super) fn on_refused(&mut self, wait: Duration) -> Duration {
+    pub(super) fn on_refused(&mut self, now: Instant, wait: Duration) -> Duration {
         if self.taken > 0 {
             self.taken_before = self.taken;
         }
@@ -102,9 +102,11 @@ impl Readiness {
         self.taken = 0;
         self.under_way.clear();
         // RC-REQ-022
-        let longer = wait * (1 << self.refusals);
-        self.refusals = (self.refusals + 1).min(MAX_DOUBLINGS);
-        longer.min(MAX_RNR_BACKOFF).max(wait)
+        let not_ready = now.saturating_duration_since(*self.refused_since.get_or_insert(now));
+        let longest = (not_ready / RNR_BACKOFF_SHARE).clamp(SHORT_RNR_BACKOFF, MAX_RNR_BACKOFF);
+        // So each is twice as long as the one before it.
+        let longer = not_ready + wait;
+        longer.min(longest).max(wait)
     }
 
     /// What is under way is sent again.
@@ -113,14 +115,16 @@ impl Readiness {
     }
 }
 
-/// From the shortest wait, 10 us, to the longest that is made of it.
-const MAX_DOUBLINGS: u32 = 4;
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     const WAIT: Duration = Duration::from_micros(10);
+
+    #[expect(clippy::disallowed_methods, reason = "time must begin somewhere")]
+    fn begin() -> Instant {
+        Instant::now()
+    }
 
     /// Sends what may be sent, from `psn` on; returns how many.
     fn send(readiness: &mut Readiness, psn: u32) -> u32 {
@@ -142,7 +146,7 @@ mod tests {
             una += taken;
             readiness.on_acknowledged(Psn::new(una));
             if taken < sent {
-                readiness.on_refused(WAIT);
+                readiness.on_refused(begin(), WAIT);
                 return at_once;
             }
         }
@@ -152,14 +156,14 @@ mod tests {
     fn a_peer_that_is_ready_again_is_soon_trusted_as_before() {
         let mut readiness = Readiness::new();
         assert_eq!(send(&mut readiness, 0), 1000);
-        readiness.on_refused(WAIT);
+        readiness.on_refused(begin(), WAIT);
         assert_eq!(sent_at_once(&mut readiness, 500), [1, 2, 4, 8, 16, 32, 64, 1000]);
     }
 
     #[test]
     fn a_peer_gets_what_it_took_the_last_time_and_then_one_alone() {
         let mut readiness = Readiness::new();
-        readiness.on_refused(WAIT);
+        readiness.on_refused(begin(), WAIT);
         assert_eq!(sent_at_once(&mut readiness, 8), [1, 2, 4, 8]);
         assert_eq!(sent_at_once(&mut readiness, 8), [1, 7, 1]);
         assert_eq!(sent_at_once(&mut readiness, 8), [1, 7, 1]);
@@ -172,7 +176,7 @@ mod tests {
     fn a_request_refused_alone_is_repeated_alone() {
         let mut readiness = Readiness::new();
         for _ in 0..100 {
-            readiness.on_refused(WAIT);
+            readiness.on_refused(begin(), WAIT);
             assert!(readiness.is_next_the_last());
             assert_eq!(send(&mut readiness, 5), 1);
         }
@@ -182,15 +186,40 @@ mod tests {
         assert!(readiness.may_send());
     }
 
+    /// The waits, in microseconds, of a request that is refused again when each is over.
+    fn waits<const N: usize>(
+        readiness: &mut Readiness,
+        mut now: Instant,
+        asked: Duration,
+    ) -> [u128; N] {
+        std::array::from_fn(|_| {
+            let wait = readiness.on_refused(now, asked);
+            now += wait;
+            wait.as_micros()
+        })
+    }
+
     #[test]
     fn the_wait_is_doubled_while_the_same_is_refused_and_never_cut_short() {
+        let now = begin();
         let mut readiness = Readiness::new();
-        let mut waits = |wait| [(); 9].map(|()| readiness.on_refused(wait).as_micros());
-        assert_eq!(waits(WAIT), [10, 20, 40, 80, 160, 160, 160, 160, 160]);
-        let second = Duration::from_millis(500);
-        assert_eq!(waits(second), [500_000; 9]);
+        assert_eq!(waits(&mut readiness, now, WAIT), [10, 20, 40, 80, 160, 160, 160]);
         readiness.on_sent(Psn::new(0));
         readiness.on_acknowledged(Psn::new(1));
-        assert_eq!(readiness.on_refused(WAIT), WAIT);
+        assert_eq!(waits(&mut readiness, now, WAIT), [10, 20]);
+        let second = Duration::from_millis(500);
+        assert_eq!(waits(&mut Readiness::new(), now, second), [500_000; 7]);
+    }
+
+    #[test]
+    fn the_wait_for_a_peer_that_stays_unready_is_an_eighth_of_the_time_and_bounded() {
+        let mut readiness = Readiness::new();
+        let begin = begin();
+        let mut wait = |after| {
+            let now = begin + Duration::from_micros(after);
+            readiness.on_refused(now, WAIT).as_micros()
+        };
+        assert_eq!(wait(0), 10);
+        assert_eq!([1_280, 8_000, 79_000, 1_000_000].map(wait), [160, 1_000, 9_875, 10_000]);
     }
 }

@@ -453,7 +453,7 @@ impl Retry {
     /// The peer had no receive, and asks for this wait. Until it is over there is silence, and the
     /// other timers rest.
     pub(super) fn wait_rnr(&mut self, now: Instant, wait: Duration) {
-        let wait = self.readiness.on_refused(wait) / if fault!(RnrWaitShort) { 16 } else { 1 };
+        let wait = self.readiness.on_refused(now, wait) / if fault!(RnrWaitShort) { 16 } else { 1 };
         // RC-REQ-025: the other two timers do not run meanwhile.
         self.rnr_deadline = Some(now + wait);
         self.has_sent = false;
