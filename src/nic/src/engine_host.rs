@@ -3,7 +3,7 @@
 use crate::counters::HostCounters;
 use crate::event_channels::EventChannels;
 use crate::limits::SPARE_INLINE_BUFFERS;
-use crate::objects::{ChannelId, EventTarget, Memory, Objects};
+use crate::objects::{ChannelId, EventTarget, Objects, Place};
 use crate::queues::Next;
 use crate::staging::Staging;
 use crate::stalls::{Begun, Stalls};
@@ -181,14 +181,16 @@ impl ProgramHost {
         self.own_method().write(addr, data).map_err(|_| MemoryFault)
     }
 
-    /// Reaches memory of the program that has registered this, and takes note of what happens.
+    /// Reaches memory of the program that has registered this, so many bytes from a place on, and
+    /// takes note of what happens.
     #[inline]
     fn reach<T>(
         &mut self,
         region: RegionId,
+        span: (u64, usize),
         reach: impl FnOnce(&mut ProgramHost) -> Result<T, MemoryFault>,
     ) -> Result<T, MemoryFault> {
-        let begun = if self.stalls.is_watched() { self.begin_watched(region) } else { None };
+        let begun = if self.stalls.is_watched() { self.begin_watched(region, span) } else { None };
         let result = reach(self);
         if result.is_err() {
             // MEM-007: the engine fails the QP that asked.
@@ -201,8 +203,9 @@ impl ProgramHost {
     }
 
     #[cold]
-    fn begin_watched(&self, region: RegionId) -> Option<Begun> {
-        let is_copied = matches!(self.objects.memory(region), Some(Memory::Process { .. }));
+    fn begin_watched(&self, region: RegionId, (at, len): (u64, usize)) -> Option<Begun> {
+        let memory = self.objects.memory(region);
+        let is_copied = memory.is_some_and(|memory| memory.is_copied(at, len));
         (is_copied || self.staging.holds_writes()).then(Begun::now)
     }
 
@@ -214,37 +217,61 @@ impl ProgramHost {
         }
     }
 
-    fn read_now(&mut self, region: RegionId, at: u64, buf: &mut [u8]) -> Result<(), MemoryFault> {
-        match self.objects.memory(region) {
-            Some(Memory::Shared(mapping)) => mapping.read(at, buf).map_err(|_| MemoryFault),
-            Some(&Memory::Own { addr }) => {
-                let method = self.own_method();
-                method.read(addr.wrapping_add(at), buf).map_err(|_| MemoryFault)
+    fn read_now(
+        &mut self,
+        region: RegionId,
+        mut at: u64,
+        mut buf: &mut [u8],
+    ) -> Result<(), MemoryFault> {
+        loop {
+            let (place, same) = self.objects.place(region, at).ok_or(MemoryFault)?;
+            let (part, rest) = buf.split_at_mut(same.min(buf.len()));
+            match place {
+                Place::Mapped { mapping, at } => mapping.read(at, part).map_err(|_| MemoryFault)?,
+                Place::Own { addr } => {
+                    self.own_method().read(addr, part).map_err(|_| MemoryFault)?;
+                }
+                Place::Copied { memory, addr } => self.staging.read(memory, addr, part)?,
             }
-            Some(Memory::Process { memory, addr, .. }) => {
-                self.staging.read(memory, addr.wrapping_add(at), buf)
+            if rest.is_empty() {
+                return Ok(());
             }
-            None => Err(MemoryFault),
+            (at, buf) = (at + part.len() as u64, rest);
         }
     }
 
-    fn write_next(&mut self, region: RegionId, at: u64, data: &[u8]) -> Result<(), MemoryFault> {
-        match self.objects.memory(region) {
-            Some(Memory::Shared(mapping)) => {
-                self.staging.before_store()?;
-                mapping.write(at, data).map_err(|_| MemoryFault)
+    fn write_next(
+        &mut self,
+        region: RegionId,
+        mut at: u64,
+        mut data: &[u8],
+    ) -> Result<(), MemoryFault> {
+        loop {
+            let (place, same) = self.objects.place(region, at).ok_or(MemoryFault)?;
+            let (part, rest) = data.split_at(same.min(data.len()));
+            match place {
+                Place::Mapped { mapping, at } => {
+                    self.staging.before_store()?;
+                    mapping.write(at, part).map_err(|_| MemoryFault)?;
+                }
+                Place::Own { addr } => self.write_own(addr, part)?,
+                Place::Copied { memory, addr } => self.staging.write(memory, addr, part)?,
             }
-            Some(&Memory::Own { addr }) => self.write_own(addr.wrapping_add(at), data),
-            Some(Memory::Process { memory, addr, .. }) => {
-                self.staging.write(memory, addr.wrapping_add(at), data)
+            if rest.is_empty() {
+                return Ok(());
             }
-            None => Err(MemoryFault),
+            (at, data) = (at + part.len() as u64, rest);
         }
     }
 
     fn write_alone(&mut self, region: RegionId, at: u64, data: [u8; 8]) -> Result<(), MemoryFault> {
-        match self.objects.memory(region) {
-            Some(Memory::Shared(mapping)) => {
+        let (place, same) = self.objects.place(region, at).ok_or(MemoryFault)?;
+        if same < data.len() {
+            // It is not aligned, and lies where two ways meet.
+            return self.write_next(region, at, &data);
+        }
+        match place {
+            Place::Mapped { mapping, at } => {
                 self.staging.before_store()?;
                 match mapping.store_u64(at, u64::from_ne_bytes(data)) {
                     Ok(()) => Ok(()),
@@ -254,13 +281,10 @@ impl ProgramHost {
                     Err(AccessError::OutOfBounds(_)) => Err(MemoryFault),
                 }
             }
-            Some(&Memory::Own { addr }) => self.write_own(addr.wrapping_add(at), &data),
+            Place::Own { addr } => self.write_own(addr, &data),
             // Alone, not as part of a longer copy, which could be seen half done.
-            Some(Memory::Process { memory, addr, .. }) => {
-                // ORDER-004
-                self.staging.write_alone(memory, addr.wrapping_add(at), &data)
-            }
-            None => Err(MemoryFault),
+            // ORDER-004
+            Place::Copied { memory, addr } => self.staging.write_alone(memory, addr, &data),
         }
     }
 
@@ -272,7 +296,9 @@ impl ProgramHost {
         op: AtomicOp,
     ) -> Result<Option<u64>, MemoryFault> {
         self.staging.before_store()?;
-        let Some(Memory::Shared(mapping)) = self.objects.memory(region) else { return Ok(None) };
+        let Some((Place::Mapped { mapping, at }, 8..)) = self.objects.place(region, at) else {
+            return Ok(None);
+        };
         let done = match op {
             AtomicOp::CompareSwap { compare, swap } => mapping.compare_swap(at, compare, swap),
             AtomicOp::FetchAdd(add) => mapping.fetch_add(at, add),
@@ -301,12 +327,12 @@ fn taken_or_later(next: Next, counters: &mut HostCounters) -> Option<Taken> {
 
 impl Host for ProgramHost {
     fn read(&mut self, region: RegionId, offset: u64, buf: &mut [u8]) -> Result<(), MemoryFault> {
-        self.reach(region, |host| host.read_now(region, offset, buf))
+        self.reach(region, (offset, buf.len()), |host| host.read_now(region, offset, buf))
     }
 
     fn write(&mut self, region: RegionId, offset: u64, data: &[u8]) -> Result<(), MemoryFault> {
         self.written = region;
-        self.reach(region, |host| host.write_next(region, offset, data))
+        self.reach(region, (offset, data.len()), |host| host.write_next(region, offset, data))
     }
 
     // Shared memory, and that of this process, have the order of the writes already.
@@ -315,12 +341,12 @@ impl Host for ProgramHost {
     }
 
     fn sync(&mut self) -> Result<(), MemoryFault> {
-        self.reach(self.written, |host| host.staging.sync())
+        self.reach(self.written, (0, 0), |host| host.staging.sync())
     }
 
     fn read_ahead(&mut self, region: RegionId, offset: u64, len: u64) {
-        if let Some(Memory::Process { memory, addr, .. }) = self.objects.memory(region) {
-            self.staging.read_ahead(memory, addr.wrapping_add(offset), len);
+        if let Some((Place::Copied { memory, addr }, same)) = self.objects.place(region, offset) {
+            self.staging.read_ahead(memory, addr, len.min(same as u64));
         }
     }
 
@@ -329,7 +355,10 @@ impl Host for ProgramHost {
     // of the device that a program's registrations allow, which is what `IBV_ATOMIC_HCA` promises;
     // but where sessions of two slots have registered the same number, each for itself.
     fn atomic(&mut self, region: RegionId, offset: u64, op: AtomicOp) -> Result<u64, MemoryFault> {
-        if let Some(old) = self.reach(region, |host| host.shared_atomic(region, offset, op))? {
+        let span = (offset, size_of::<u64>());
+        if let Some(old) =
+            self.reach(region, span, |host| host.shared_atomic(region, offset, op))?
+        {
             return Ok(old);
         }
         let mut bytes = [0; 8];
@@ -346,7 +375,7 @@ impl Host for ProgramHost {
         data: [u8; 8],
     ) -> Result<(), MemoryFault> {
         self.written = region;
-        self.reach(region, |host| host.write_alone(region, offset, data))
+        self.reach(region, (offset, data.len()), |host| host.write_alone(region, offset, data))
     }
 
     fn takes_packets(&self, qpn: Qpn) -> bool {
@@ -468,7 +497,7 @@ impl Host for ProgramHost {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::objects::{Mr, OwnerId};
+    use crate::objects::{Memory, Mr, OwnerId};
     use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
     use urxe_engine::{MrSpec, PdId};
     use urxe_shm::control::WhyCopied;
@@ -489,14 +518,19 @@ mod tests {
         Shared,
         Own,
         Process,
+        /// Words from [`FIRST_MAPPED`] on are shared, and those from [`AFTER_MAPPED`] on are not.
+        WholePages,
     }
 
-    const KINDS: [Kind; 3] = [Kind::Shared, Kind::Own, Kind::Process];
+    const KINDS: [Kind; 4] = [Kind::Shared, Kind::Own, Kind::Process, Kind::WholePages];
+    const FIRST_MAPPED: usize = 20;
+    const AFTER_MAPPED: usize = 36;
 
     /// Memory of one kind, and how its program looks at it.
     enum Polled {
         Mapped(Mapping),
         Words(Box<[AtomicU64]>),
+        Both(Mapping, Box<[AtomicU64]>),
     }
 
     impl Polled {
@@ -504,6 +538,7 @@ mod tests {
         fn new(kind: Kind) -> (Polled, Memory) {
             let words: Box<[AtomicU64]> = (0..WORDS).map(|_| AtomicU64::new(0)).collect();
             let addr = words.as_ptr().expose_provenance() as u64;
+            let own_memory = || Arc::new(ProcessMemory::accept(open_own().unwrap()).unwrap());
             let region = match kind {
                 Kind::Shared => {
                     let file = create_memfd("test", 4096).unwrap();
@@ -515,21 +550,34 @@ mod tests {
                     Memory::Own { addr }
                 }
                 Kind::Process => {
-                    let memory = Arc::new(ProcessMemory::accept(open_own().unwrap()).unwrap());
-                    Memory::Process { memory, addr, why: WhyCopied::NotAsked }
+                    Memory::Process { memory: own_memory(), addr, why: WhyCopied::NotAsked }
+                }
+                Kind::WholePages => {
+                    let file = create_memfd("test", 4096).unwrap();
+                    let map = || Mapping::new(&file, 0, 8 * (AFTER_MAPPED - FIRST_MAPPED)).unwrap();
+                    let before = 8 * FIRST_MAPPED as u64;
+                    let (pages, memory) = (map().into(), own_memory());
+                    let region = Memory::WholePages { pages, before, memory, addr };
+                    return (Polled::Both(map(), words), region);
                 }
             };
             (Polled::Words(words), region)
         }
 
         fn word(&self, index: usize) -> u64 {
+            let mapped = |mapping: &Mapping, index| {
+                let mut bytes = [0; 8];
+                mapping.read(8 * index as u64, &mut bytes).unwrap();
+                u64::from_ne_bytes(bytes)
+            };
             match self {
-                Polled::Mapped(mapping) => {
-                    let mut bytes = [0; 8];
-                    mapping.read(8 * index as u64, &mut bytes).unwrap();
-                    u64::from_ne_bytes(bytes)
+                Polled::Mapped(mapping) => mapped(mapping, index),
+                Polled::Both(mapping, _) if (FIRST_MAPPED..AFTER_MAPPED).contains(&index) => {
+                    mapped(mapping, index - FIRST_MAPPED)
                 }
-                Polled::Words(words) => words[index].load(Ordering::Acquire),
+                Polled::Words(words) | Polled::Both(_, words) => {
+                    words[index].load(Ordering::Acquire)
+                }
             }
         }
     }
@@ -642,6 +690,39 @@ mod tests {
                 host.sync().unwrap();
             });
         }
+    }
+
+    /// MEM-062
+    #[test]
+    fn memory_that_is_reached_in_two_ways_is_one() {
+        let mut host = ProgramHost::new();
+        let (memory, region) = Polled::new(Kind::WholePages);
+        let region = insert(&mut host, region);
+        let all: Vec<u8> = (0..WORDS as u64).flat_map(u64::to_ne_bytes).collect();
+        for (at, len) in [(0, all.len()), (8 * FIRST_MAPPED - 3, 6), (8 * AFTER_MAPPED - 4, 8)] {
+            host.write(region, at as u64, &all[at..at + len]).unwrap();
+            host.sync().unwrap();
+        }
+        assert!((0..WORDS).all(|index| memory.word(index) == index as u64));
+        for (at, len) in [(0, all.len()), (8 * FIRST_MAPPED - 3, 200), (8 * AFTER_MAPPED - 1, 2)] {
+            let mut found = vec![0; len];
+            host.read(region, at as u64, &mut found).unwrap();
+            assert_eq!(found, all[at..at + len]);
+        }
+        // Each number lies in one of its parts.
+        for index in [FIRST_MAPPED - 1, FIRST_MAPPED, AFTER_MAPPED - 1, AFTER_MAPPED] {
+            let (at, old) = (8 * index as u64, index as u64);
+            assert_eq!(host.atomic(region, at, AtomicOp::FetchAdd(100)), Ok(old));
+            host.sync().unwrap();
+            assert_eq!(memory.word(index), old + 100);
+        }
+        // Unless it is not aligned.
+        let at = 8 * AFTER_MAPPED as u64 - 4;
+        host.write_atomic(region, at, [0xff; 8]).unwrap();
+        host.sync().unwrap();
+        let mut found = [0; 8];
+        host.read(region, at, &mut found).unwrap();
+        assert_eq!(found, [0xff; 8]);
     }
 
     #[test]

@@ -61,6 +61,60 @@ pub enum Memory {
         /// Why it is not shared, for people.
         why: WhyCopied,
     },
+    /// The whole pages of it are shared; what lies before and behind them takes system calls.
+    WholePages {
+        /// These pages.
+        pages: Arc<Mapping>,
+        /// Bytes before them.
+        before: u64,
+        /// The program's memory.
+        memory: Arc<ProcessMemory>,
+        /// Address of the first byte there.
+        addr: u64,
+    },
+}
+
+/// A place in memory, by the way in which it is reached.
+pub(crate) enum Place<'a> {
+    Mapped { mapping: &'a Mapping, at: u64 },
+    Own { addr: u64 },
+    Copied { memory: &'a Arc<ProcessMemory>, addr: u64 },
+}
+
+impl Memory {
+    /// A place in it, and how many bytes from there on are reached in the same way; of none of them
+    /// is it known whether they are still within.
+    #[inline]
+    fn place(&self, at: u64) -> (Place<'_>, usize) {
+        match self {
+            Memory::Shared(mapping) => (Place::Mapped { mapping, at }, usize::MAX),
+            &Memory::Own { addr } => (Place::Own { addr: addr.wrapping_add(at) }, usize::MAX),
+            Memory::Process { memory, addr, .. } => {
+                (Place::Copied { memory, addr: addr.wrapping_add(at) }, usize::MAX)
+            }
+            Memory::WholePages { pages, before, memory, addr } => {
+                let copied = Place::Copied { memory, addr: addr.wrapping_add(at) };
+                let Some(at) = at.checked_sub(*before) else {
+                    return (copied, usize::try_from(before - at).unwrap_or(usize::MAX));
+                };
+                match usize::try_from(at).ok().and_then(|at| pages.len().checked_sub(at)) {
+                    None | Some(0) => (copied, usize::MAX),
+                    Some(left) => (Place::Mapped { mapping: pages, at }, left),
+                }
+            }
+        }
+    }
+
+    /// Whether some of these bytes are reached by system calls.
+    pub(crate) fn is_copied(&self, at: u64, len: usize) -> bool {
+        let (place, same) = self.place(at);
+        len > 0 && (matches!(place, Place::Copied { .. }) || same < len)
+    }
+
+    /// Whether it is mapped for its program, or some of it.
+    pub fn is_mapped(&self) -> bool {
+        matches!(self, Memory::Shared(_) | Memory::WholePages { .. })
+    }
 }
 
 /// A QP's rings.
@@ -91,16 +145,17 @@ pub struct Mr {
 }
 
 impl Mr {
-    /// Whether it is mapped for its program.
+    /// Whether it is mapped for its program, or some of it.
     pub fn is_mapped(&self) -> bool {
-        matches!(self.memory, Some(Memory::Shared(_)))
+        self.memory.as_ref().is_some_and(Memory::is_mapped)
     }
 
-    /// Why it is reached by system calls, if it is.
+    /// Why it is reached by system calls, if any of it is.
     pub fn why_copied(&self) -> Option<WhyCopied> {
         match self.memory {
             Some(Memory::Process { why, .. }) => Some(why),
-            _ => None,
+            Some(Memory::WholePages { .. }) => Some(WhyCopied::PartialPages),
+            Some(Memory::Shared(_) | Memory::Own { .. }) | None => None,
         }
     }
 }
@@ -139,6 +194,12 @@ impl Objects {
     /// The memory behind an MR, by the number that the engine has it under.
     pub(crate) fn memory(&self, region: RegionId) -> Option<&Memory> {
         self.mrs.by_key(region.0)?.memory.as_ref()
+    }
+
+    /// A place in the memory behind an MR, and how many bytes from there on are reached as it is.
+    #[inline]
+    pub(crate) fn place(&self, region: RegionId, at: u64) -> Option<(Place<'_>, usize)> {
+        Some(self.memory(region)?.place(at))
     }
 
     /// A receive queue by its number, and the QP that it is of alone.

@@ -254,7 +254,7 @@ impl Nic {
         let region = RegionId(mrs.next_key().ok_or(RegMrError::TooMany)?);
         let spec = MrSpec { pd, addr: iova, length, access, region };
         let key = self.device.reg_mr(spec)?.lkey.0;
-        self.mapped_mrs += usize::from(matches!(memory, Some(Memory::Shared(_))));
+        self.mapped_mrs += usize::from(memory.as_ref().is_some_and(Memory::is_mapped));
         mrs.insert(key, Mr { spec, owner, memory });
         Ok(key)
     }
@@ -267,10 +267,11 @@ impl Nic {
         // MW-028
         self.device.dereg_mr(Lkey(key))?;
         let mr = self.host.objects.mrs.remove(key);
-        match mr.as_ref().and_then(|mr| mr.memory.as_ref()) {
-            Some(Memory::Shared(_)) => self.mapped_mrs -= 1,
-            Some(Memory::Process { memory, .. }) => self.host.release(memory),
-            Some(Memory::Own { .. }) | None => {}
+        if let Some(memory) = mr.as_ref().and_then(|mr| mr.memory.as_ref()) {
+            self.mapped_mrs -= usize::from(memory.is_mapped());
+            if let Memory::Process { memory, .. } | Memory::WholePages { memory, .. } = memory {
+                self.host.release(memory);
+            }
         }
         Ok(mr)
     }

@@ -190,14 +190,18 @@ impl Row {
                 ("limit", json!(limit)),
                 ("qps", json!(qps)),
             ],
-            ResourceDetail::Mr { iova, length, access, copied } => vec![
+            ResourceDetail::Mr { iova, length, access, copied, has_mapped_pages } => vec![
                 ("key", hex(*number)),
                 ("addr", json!(format!("{iova:#x}"))),
                 ("length", json!(length)),
                 ("access", rights(*access)),
                 (
                     "reached_by",
-                    json!(if copied.is_none() { "loads and stores" } else { "system calls" }),
+                    json!(match (copied, has_mapped_pages) {
+                        (None, _) => "loads and stores",
+                        (Some(_), true) => "both",
+                        (Some(_), false) => "system calls",
+                    }),
                 ),
                 ("because", json!(copied)),
             ],

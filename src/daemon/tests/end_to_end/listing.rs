@@ -61,6 +61,7 @@ fn objects_are_listed_with_owner_and_state() {
         length: 4096,
         access: crate::harness::ALL,
         copied: None,
+        has_mapped_pages: false,
     };
     assert_eq!((mr.number, &mr.detail), (a.mr.rkey.0, &expected));
     assert_eq!(mr.pd, qp.pd);

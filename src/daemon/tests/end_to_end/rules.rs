@@ -265,6 +265,17 @@ fn refused_registrations_say_why() {
     refused(request(addr, 1, ALL, shared), &[], Errno::PROTO, "no descriptor");
     refused(request(addr, 1, ALL, shared), &[plain.as_fd()], Errno::INVAL, "memfd");
     refused(request(addr, 4097, ALL, shared), &[sealed.as_fd()], Errno::INVAL, "4096 bytes");
+    // MEM-062
+    let pages = |offset, before, len| Backing::WholePages { offset, before, len };
+    for (before, len) in [(0, 0), (0, 4097), (4000, 97), (u64::MAX, 4096), (4096, 1)] {
+        let request = request(addr, 4096, ALL, pages(0, before, len));
+        refused(request, &[sealed.as_fd()], Errno::INVAL, "than the 4096 that are");
+    }
+    refused(request(addr, 4096, ALL, pages(0, 0, 1)), &[], Errno::PROTO, "no descriptor");
+    let beyond = request(addr, 4096, ALL, pages(1, 0, 4096));
+    refused(beyond, &[sealed.as_fd()], Errno::INVAL, "4096 bytes");
+    let nowhere = request(4096, 4096, ALL, pages(0, 0, 4096));
+    refused(nowhere, &[sealed.as_fd()], Errno::FAULT, "cannot be reached");
 }
 
 #[test]

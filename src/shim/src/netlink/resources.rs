@@ -146,7 +146,7 @@ pub(super) fn attrs(resource: &Resource) -> Vec<Attr> {
             driver.extend([("limit", *limit), ("qps", *qps)]);
             vec![word(attr::RES_SRQN, number), byte(attr::RES_TYPE, BASIC)]
         }
-        ResourceDetail::Mr { iova, length, access, copied } => {
+        ResourceDetail::Mr { iova, length, access, copied, .. } => {
             driver.extend([("access", access.bits()), ("copied", u32::from(copied.is_some()))]);
             vec![
                 word(attr::RES_MRN, number),
@@ -345,6 +345,7 @@ mod tests {
                 length: 1,
                 access: urxe_types::Access::empty(),
                 copied: None,
+                has_mapped_pages: false,
             };
             resource(number, pd, "x[7]", detail)
         };

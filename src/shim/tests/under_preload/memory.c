@@ -104,6 +104,31 @@ static void what_was_registered_can_be_made_longer(int fd, __u32 pd)
     CHECK(is_all(memory, 2 * LEN, 7) && munmap(memory, 2 * LEN) == 0);
 }
 
+static unsigned char *first_page_of(unsigned char *memory)
+{
+    return (unsigned char *)(((uintptr_t)memory + PAGE - 1) / PAGE * PAGE);
+}
+
+/* It begins amid a page, behind what malloc keeps there. */
+static void what_malloc_gives_is_remapped_but_for_its_ends(int fd, __u32 pd)
+{
+    unsigned char *memory = malloc(LEN);
+    CHECK(memory != NULL && first_page_of(memory) != memory);
+    memset(memory, 7, LEN);
+    for (int i = 0; i < 2; i++) {
+        __u32 mr = reg_mr(fd, pd, memory, LEN);
+        CHECK(is_remapped(first_page_of(memory)) && is_all(memory, LEN, 7));
+        dereg_mr(fd, mr);
+        CHECK(!is_remapped(first_page_of(memory)) && is_all(memory, LEN, 7));
+    }
+    memory = realloc(memory, 2 * LEN);
+    CHECK(memory != NULL && is_all(memory, LEN, 7));
+    __u32 mr = reg_mr(fd, pd, memory, 2 * LEN);
+    CHECK(is_remapped(first_page_of(memory)) && is_all(memory, LEN, 7));
+    dereg_mr(fd, mr);
+    free(memory);
+}
+
 enum { LOCAL_WRITE = 1, ON_DEMAND = 1 << 6 };
 
 static int reg_on_demand(int fd, __u32 pd, const void *memory, int rights, __u32 *lkey)
@@ -208,6 +233,7 @@ int main(void)
     what_madvise_refuses_changes_nothing(fd, pd);
     memory_may_be_longer_than_files(fd, pd);
     what_was_registered_can_be_made_longer(fd, pd);
+    what_malloc_gives_is_remapped_but_for_its_ends(fd, pd);
     what_may_only_be_read_is_not_written_on_demand(fd, pd);
     memory_on_demand_can_be_brought_in(fd, pd);
     return 0;

@@ -66,7 +66,7 @@ pub use stats::{CounterInfo, QpStats, StatsPage};
 /// of the encoding, at the head of each message; two sides with different versions do not talk.
 /// What broker and slots say to each other is part of it: programs that run their own slot, and
 /// workers after an upgrade of the daemon, are not of the same build.
-pub const PROTOCOL_VERSION: u16 = 11;
+pub const PROTOCOL_VERSION: u16 = 12;
 
 /// Longest message in bytes. The longest that exists is a page of statistics, with a name and a
 /// meaning for each counter; 64 KiB hold several hundred, and are well below the 208 KiB that a

@@ -305,6 +305,17 @@ pub enum Backing {
         /// Why it is not shared, for people.
         why: WhyCopied,
     },
+    /// The whole pages of the memory are part of a memfd that comes with the request, as with
+    /// [`Backing::Shared`]. What lies before and behind them, in pages with something else of the
+    /// program's, is reached as with [`Backing::Process`].
+    WholePages {
+        /// Where in the memfd they begin, in bytes.
+        offset: u64,
+        /// Bytes of the registered memory before them.
+        before: u64,
+        /// Bytes of them, at least 1.
+        len: u64,
+    },
 }
 
 /// Why registered memory is reached by system calls, which copy, and not mapped by the daemon.
@@ -318,7 +329,8 @@ pub enum WhyCopied {
     NotAsked,
     /// Less than 4 KiB.
     Short,
-    /// Not whole pages: something else of the program lies in the first or in the last.
+    /// Not whole pages: something else of the program lies in the first or in the last. If there
+    /// are enough whole ones between them, those are mapped.
     PartialPages,
     /// Longer than what is remapped without being asked for.
     Long,

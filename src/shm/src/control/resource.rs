@@ -96,6 +96,8 @@ pub enum ResourceDetail {
         access: Access,
         /// Why it is reached by system calls; none if by loads and stores.
         copied: Option<WhyCopied>,
+        /// That is so in its first and its last page only.
+        has_mapped_pages: bool,
     },
     Mw {
         /// Its kind.

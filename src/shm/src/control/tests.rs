@@ -167,10 +167,13 @@ fn resource() -> impl Strategy<Value = Resource> {
         any::<[u32; 4]>().prop_map(|[max_wr, posted, limit, qps]| {
             ResourceDetail::Srq { max_wr, posted, limit, qps }
         }),
-        (any::<([u64; 2], u32)>(), prop::option::of(why_copied())).prop_map(|(mr, copied)| {
-            let ([iova, length], access) = mr;
-            ResourceDetail::Mr { iova, length, access: Access::from_bits_retain(access), copied }
-        }),
+        (any::<([u64; 2], u32, bool)>(), prop::option::of(why_copied())).prop_map(
+            |(mr, copied)| {
+                let ([iova, length], access, has_mapped_pages) = mr;
+                let access = Access::from_bits_retain(access);
+                ResourceDetail::Mr { iova, length, access, copied, has_mapped_pages }
+            }
+        ),
         (mw_type(), prop::option::of(bound))
             .prop_map(|(mw_type, bound)| ResourceDetail::Mw { mw_type, bound }),
         cm::tests::id_detail(),
@@ -227,6 +230,11 @@ fn request() -> impl Strategy<Value = Request> {
     let backing = prop_oneof![
         why_copied().prop_map(|why| Backing::Process { why }),
         any::<u64>().prop_map(|offset| Backing::Shared { offset }),
+        any::<[u64; 3]>().prop_map(|[offset, before, len]| Backing::WholePages {
+            offset,
+            before,
+            len
+        }),
     ];
     prop_oneof![
         text().prop_map(|program| Request::Hello { program }),

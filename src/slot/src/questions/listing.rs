@@ -89,7 +89,9 @@ fn detail_of_cq(cq: &CqStatus) -> ResourceDetail {
 
 fn detail_of_mr(mr: &Mr) -> ResourceDetail {
     let (iova, length) = (mr.spec.addr, mr.spec.length);
-    ResourceDetail::Mr { iova, length, access: mr.spec.access, copied: mr.why_copied() }
+    let (access, copied) = (mr.spec.access, mr.why_copied());
+    let has_mapped_pages = copied.is_some() && mr.is_mapped();
+    ResourceDetail::Mr { iova, length, access, copied, has_mapped_pages }
 }
 
 fn detail_of_srq(srq: &SrqStatus) -> ResourceDetail {

@@ -91,9 +91,13 @@ pub(super) fn reg(
         (Backing::Process { why }, None) if request.length > 0 => {
             Some(reach(session, &request, why)?)
         }
+        (Backing::WholePages { offset, before, len }, Some(memfd)) if request.length > 0 => {
+            Some(map_whole_pages(session, ctx, memfd, &request, (offset, before, len))?)
+        }
         // MEM-017
-        (Backing::Shared { .. }, Some(_)) | (Backing::Process { .. }, None) => None,
-        (Backing::Shared { .. }, None) => {
+        (Backing::Shared { .. } | Backing::WholePages { .. }, Some(_))
+        | (Backing::Process { .. }, None) => None,
+        (Backing::Shared { .. } | Backing::WholePages { .. }, None) => {
             let sentence = "shared memory was to be registered, but no descriptor came with it";
             return Err(refuse(Errno::PROTO, sentence));
         }
@@ -103,7 +107,7 @@ pub(super) fn reg(
         }
     };
 
-    let is_mapped = matches!(memory, Some(Memory::Shared(_)));
+    let is_mapped = memory.as_ref().is_some_and(Memory::is_mapped);
     let MrRequest { iova, length, .. } = request;
     let spec = MemorySpec { pd: place.id, iova, length, access, memory, owner: session.id() };
     let key = ctx.devices[place.device].nic.reg_mr(spec).map_err(|error| {
@@ -189,6 +193,33 @@ fn map(
             _ => Errno::INVAL,
         };
         refuse(errno, error.to_string())
+    })
+}
+
+/// Maps the whole pages of memory, and finds what lies before and behind them in the program.
+fn map_whole_pages(
+    session: &Session,
+    ctx: &SlotCtx,
+    memfd: &OwnedFd,
+    request: &MrRequest,
+    (offset, before, len): (u64, u64, u64),
+) -> Result<Memory, ControlError> {
+    // MEM-062
+    if before.checked_add(len).is_none_or(|end| end > request.length) || len == 0 {
+        let sentence = format!(
+            "whole pages of {len} bytes behind {before} others: expected at least 1, and no more \
+             than the {} that are to be registered",
+            request.length
+        );
+        return Err(refuse(Errno::INVAL, sentence));
+    }
+    Ok(match reach(session, request, WhyCopied::PartialPages)? {
+        Memory::Process { memory, addr, .. } => {
+            let pages = map(session, ctx, memfd, offset, len)?.into();
+            Memory::WholePages { pages, before, memory, addr }
+        }
+        // Where the data path runs in the program, nothing has to be shared with it.
+        own => own,
     })
 }
 
