@@ -3,7 +3,7 @@
 use crate::counters::HostCounters;
 use crate::event_channels::EventChannels;
 use crate::limits::SPARE_INLINE_BUFFERS;
-use crate::objects::{ChannelId, EventTarget, Objects, Place};
+use crate::objects::{ChannelId, EventTarget, MemoryPlace, Objects};
 use crate::queues::Next;
 use crate::staging::Staging;
 use crate::stalls::{Begun, Stalls};
@@ -227,11 +227,13 @@ impl ProgramHost {
             let (place, same) = self.objects.place(region, at).ok_or(MemoryFault)?;
             let (part, rest) = buf.split_at_mut(same.min(buf.len()));
             match place {
-                Place::Mapped { mapping, at } => mapping.read(at, part).map_err(|_| MemoryFault)?,
-                Place::Own { addr } => {
+                MemoryPlace::Mapped { mapping, at } => {
+                    mapping.read(at, part).map_err(|_| MemoryFault)?
+                }
+                MemoryPlace::Own { addr } => {
                     self.own_method().read(addr, part).map_err(|_| MemoryFault)?;
                 }
-                Place::Copied { memory, addr } => self.staging.read(memory, addr, part)?,
+                MemoryPlace::Copied { memory, addr } => self.staging.read(memory, addr, part)?,
             }
             if rest.is_empty() {
                 return Ok(());
@@ -250,12 +252,12 @@ impl ProgramHost {
             let (place, same) = self.objects.place(region, at).ok_or(MemoryFault)?;
             let (part, rest) = data.split_at(same.min(data.len()));
             match place {
-                Place::Mapped { mapping, at } => {
+                MemoryPlace::Mapped { mapping, at } => {
                     self.staging.before_store()?;
                     mapping.write(at, part).map_err(|_| MemoryFault)?;
                 }
-                Place::Own { addr } => self.write_own(addr, part)?,
-                Place::Copied { memory, addr } => self.staging.write(memory, addr, part)?,
+                MemoryPlace::Own { addr } => self.write_own(addr, part)?,
+                MemoryPlace::Copied { memory, addr } => self.staging.write(memory, addr, part)?,
             }
             if rest.is_empty() {
                 return Ok(());
@@ -271,7 +273,7 @@ impl ProgramHost {
             return self.write_next(region, at, &data);
         }
         match place {
-            Place::Mapped { mapping, at } => {
+            MemoryPlace::Mapped { mapping, at } => {
                 self.staging.before_store()?;
                 match mapping.store_u64(at, u64::from_ne_bytes(data)) {
                     Ok(()) => Ok(()),
@@ -281,10 +283,10 @@ impl ProgramHost {
                     Err(AccessError::OutOfBounds(_)) => Err(MemoryFault),
                 }
             }
-            Place::Own { addr } => self.write_own(addr, &data),
+            MemoryPlace::Own { addr } => self.write_own(addr, &data),
             // Alone, not as part of a longer copy, which could be seen half done.
             // ORDER-004
-            Place::Copied { memory, addr } => self.staging.write_alone(memory, addr, &data),
+            MemoryPlace::Copied { memory, addr } => self.staging.write_alone(memory, addr, &data),
         }
     }
 
@@ -296,7 +298,8 @@ impl ProgramHost {
         op: AtomicOp,
     ) -> Result<Option<u64>, MemoryFault> {
         self.staging.before_store()?;
-        let Some((Place::Mapped { mapping, at }, 8..)) = self.objects.place(region, at) else {
+        let Some((MemoryPlace::Mapped { mapping, at }, 8..)) = self.objects.place(region, at)
+        else {
             return Ok(None);
         };
         let done = match op {
@@ -345,7 +348,9 @@ impl Host for ProgramHost {
     }
 
     fn read_ahead(&mut self, region: RegionId, offset: u64, len: u64) {
-        if let Some((Place::Copied { memory, addr }, same)) = self.objects.place(region, offset) {
+        if let Some((MemoryPlace::Copied { memory, addr }, same)) =
+            self.objects.place(region, offset)
+        {
             self.staging.read_ahead(memory, addr, len.min(same as u64));
         }
     }

@@ -75,7 +75,7 @@ pub enum Memory {
 }
 
 /// A place in memory, by the way in which it is reached.
-pub(crate) enum Place<'a> {
+pub(crate) enum MemoryPlace<'a> {
     Mapped { mapping: &'a Mapping, at: u64 },
     Own { addr: u64 },
     Copied { memory: &'a Arc<ProcessMemory>, addr: u64 },
@@ -85,21 +85,21 @@ impl Memory {
     /// A place in it, and how many bytes from there on are reached in the same way; of none of them
     /// is it known whether they are still within.
     #[inline]
-    fn place(&self, at: u64) -> (Place<'_>, usize) {
+    fn place(&self, at: u64) -> (MemoryPlace<'_>, usize) {
         match self {
-            Memory::Shared(mapping) => (Place::Mapped { mapping, at }, usize::MAX),
-            &Memory::Own { addr } => (Place::Own { addr: addr.wrapping_add(at) }, usize::MAX),
+            Memory::Shared(mapping) => (MemoryPlace::Mapped { mapping, at }, usize::MAX),
+            &Memory::Own { addr } => (MemoryPlace::Own { addr: addr.wrapping_add(at) }, usize::MAX),
             Memory::Process { memory, addr, .. } => {
-                (Place::Copied { memory, addr: addr.wrapping_add(at) }, usize::MAX)
+                (MemoryPlace::Copied { memory, addr: addr.wrapping_add(at) }, usize::MAX)
             }
             Memory::WholePages { pages, before, memory, addr } => {
-                let copied = Place::Copied { memory, addr: addr.wrapping_add(at) };
+                let copied = MemoryPlace::Copied { memory, addr: addr.wrapping_add(at) };
                 let Some(at) = at.checked_sub(*before) else {
                     return (copied, usize::try_from(before - at).unwrap_or(usize::MAX));
                 };
                 match usize::try_from(at).ok().and_then(|at| pages.len().checked_sub(at)) {
                     None | Some(0) => (copied, usize::MAX),
-                    Some(left) => (Place::Mapped { mapping: pages, at }, left),
+                    Some(left) => (MemoryPlace::Mapped { mapping: pages, at }, left),
                 }
             }
         }
@@ -108,7 +108,7 @@ impl Memory {
     /// Whether some of these bytes are reached by system calls.
     pub(crate) fn is_copied(&self, at: u64, len: usize) -> bool {
         let (place, same) = self.place(at);
-        len > 0 && (matches!(place, Place::Copied { .. }) || same < len)
+        len > 0 && (matches!(place, MemoryPlace::Copied { .. }) || same < len)
     }
 
     /// Whether it is mapped for its program, or some of it.
@@ -198,7 +198,7 @@ impl Objects {
 
     /// A place in the memory behind an MR, and how many bytes from there on are reached as it is.
     #[inline]
-    pub(crate) fn place(&self, region: RegionId, at: u64) -> Option<(Place<'_>, usize)> {
+    pub(crate) fn place(&self, region: RegionId, at: u64) -> Option<(MemoryPlace<'_>, usize)> {
         Some(self.memory(region)?.place(at))
     }
 

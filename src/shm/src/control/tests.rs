@@ -1,5 +1,7 @@
 //! Of the encoding: any request and any reply.
 
+mod memory;
+
 use super::codec::{MARK, PREFIX_LEN};
 use super::*;
 use proptest::prelude::*;
@@ -167,13 +169,7 @@ fn resource() -> impl Strategy<Value = Resource> {
         any::<[u32; 4]>().prop_map(|[max_wr, posted, limit, qps]| {
             ResourceDetail::Srq { max_wr, posted, limit, qps }
         }),
-        (any::<([u64; 2], u32, bool)>(), prop::option::of(why_copied())).prop_map(
-            |(mr, copied)| {
-                let ([iova, length], access, has_mapped_pages) = mr;
-                let access = Access::from_bits_retain(access);
-                ResourceDetail::Mr { iova, length, access, copied, has_mapped_pages }
-            }
-        ),
+        memory::mr_detail(),
         (mw_type(), prop::option::of(bound))
             .prop_map(|(mw_type, bound)| ResourceDetail::Mw { mw_type, bound }),
         cm::tests::id_detail(),
@@ -217,25 +213,7 @@ fn object_reply() -> impl Strategy<Value = Reply> {
     ]
 }
 
-fn why_copied() -> impl Strategy<Value = WhyCopied> {
-    prop_oneof![
-        Just(WhyCopied::NotAsked),
-        Just(WhyCopied::Threads),
-        Just(WhyCopied::PagesHeld),
-        Just(WhyCopied::System),
-    ]
-}
-
 fn request() -> impl Strategy<Value = Request> {
-    let backing = prop_oneof![
-        why_copied().prop_map(|why| Backing::Process { why }),
-        any::<u64>().prop_map(|offset| Backing::Shared { offset }),
-        any::<[u64; 3]>().prop_map(|[offset, before, len]| Backing::WholePages {
-            offset,
-            before,
-            len
-        }),
-    ];
     prop_oneof![
         text().prop_map(|program| Request::Hello { program }),
         Just(Request::HostSlot),
@@ -249,7 +227,7 @@ fn request() -> impl Strategy<Value = Request> {
             port,
             index,
         }),
-        (any::<(u32, u32, [u64; 3])>(), backing).prop_map(
+        (any::<(u32, u32, [u64; 3])>(), memory::backing()).prop_map(
             |((pd, access, [addr, length, iova]), backing)| Request::RegMr {
                 pd: PdHandle(pd),
                 addr,
