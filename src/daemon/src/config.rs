@@ -63,7 +63,7 @@ pub struct Settings {
     pub mode: Option<SocketMode>,
 
     /// How many slots serve programs of our own user, each in a thread of its own [default: as many
-    /// as there are processors, 32 at most].
+    /// as there are processors but one, 1 to 32].
     ///
     /// A slot is the whole data path once; a program is served by one, and the kernel gives each
     /// slot the packets of its QPs. Every other user has one slot, in a process of that user where
@@ -418,6 +418,13 @@ const MAX_SLOTS: u8 = SlotCount::MAX.get() as u8 - 1;
 /// Slots of the daemon's own user if nothing is said, so that about as many other users find one.
 const MAX_DEFAULT_SLOTS: usize = 32;
 
+/// A slot for each processor but one, which is left to the programs: where those wait for each
+/// other on two processors, two slots took twice as long as one, and carried less.
+fn default_slots(processors: usize) -> u8 {
+    // SLOT-130
+    processors.saturating_sub(1).clamp(1, MAX_DEFAULT_SLOTS) as u8
+}
+
 /// The longest name that a device can have: the kernel's, less the zero behind it.
 const MAX_NAME: usize = 63;
 
@@ -519,8 +526,7 @@ impl Config {
             names: Vec::new(),
             socket: urxe_shm::socket_path(),
             mode: SocketMode::default(),
-            slots: std::thread::available_parallelism()
-                .map_or(1, |processors| processors.get().min(MAX_DEFAULT_SLOTS) as u8),
+            slots: default_slots(std::thread::available_parallelism().map_or(1, usize::from)),
             worker: None,
             port_backend: PortBackend::default(),
             source_ports: UdpOptions::default().source_ports,
@@ -665,6 +671,12 @@ mod tests {
 
     fn parse(text: &str) -> Result<Settings, toml::de::Error> {
         toml::from_str(text)
+    }
+
+    #[test]
+    fn there_is_a_slot_for_each_processor_but_one() {
+        let slots = [1, 2, 3, 4, 33, 1000].map(default_slots);
+        assert_eq!(slots, [1, 1, 2, 3, 32, 32]);
     }
 
     #[test]
