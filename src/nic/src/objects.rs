@@ -82,8 +82,8 @@ pub(crate) enum MemoryPlace<'a> {
 }
 
 impl Memory {
-    /// A place in it, and how many bytes from there on are reached in the same way; of none of them
-    /// is it known whether they are still within.
+    /// A place in it, and how many bytes from there on are reached in the same way; where it ends
+    /// is for others to know.
     #[inline]
     fn place(&self, at: u64) -> (MemoryPlace<'_>, usize) {
         match self {

@@ -16,8 +16,8 @@ use urxe_types::{Access, AddressVector, Gid, MwType, QpAttr, QpType};
 pub enum Request {
     /// Begins the session; must be the first request, and the only one of its kind. May bring
     /// one descriptor: the program's own `/proc/self/mem`, opened for reading and writing,
-    /// without which [`Backing::Process`] is refused. Answered by [`Reply::Hello`]. `EPROTO` if
-    /// repeated; `EINVAL` if the descriptor is something else.
+    /// without which [`Backing::Process`] and [`Backing::WholePages`] are refused. Answered by
+    /// [`Reply::Hello`]. `EPROTO` if repeated; `EINVAL` if the descriptor is something else.
     Hello {
         /// Name of the program, for people who look at the daemon. Cut at 64 bytes.
         program: String,
@@ -62,11 +62,11 @@ pub enum Request {
     /// an MR, a memory window, a QP, an SRQ or an address handle is in it.
     DeallocPd { pd: PdHandle },
     /// Registers memory: `ibv_reg_mr`, or `ibv_reg_mr_iova` if `iova` is not `addr`. Brings one
-    /// descriptor if the backing is [`Backing::Shared`]. Answered by [`Reply::Mr`]. `EINVAL` if
-    /// the rights contradict each other (remote write or atomic without local write), if the
-    /// range wraps around, or if the descriptor is not what [`Backing::Shared`] asks for;
-    /// `EFAULT` if a process backing cannot be reached, or the program has passed no
-    /// `/proc/self/mem`.
+    /// descriptor if the backing is [`Backing::Shared`] or [`Backing::WholePages`]. Answered by
+    /// [`Reply::Mr`]. `EINVAL` if the rights contradict each other (remote write or atomic without
+    /// local write), if the range wraps around, if whole pages do not lie within it, or if the
+    /// descriptor is not what [`Backing::Shared`] asks for; `EFAULT` if what is not shared cannot
+    /// be reached, or the program has passed no `/proc/self/mem`.
     RegMr {
         pd: PdHandle,
         /// The program's own address of the first byte.

@@ -201,7 +201,7 @@ impl Shared {
         Shared { remapped: ManuallyDrop::new(remapped), offset }
     }
 
-    /// The memfd, for [`Backing::Shared`]. It cannot shrink.
+    /// The memfd, for [`Backing::Shared`] or [`Backing::WholePages`]. It cannot shrink.
     pub fn memfd(&self) -> BorrowedFd<'_> {
         self.remapped.memfd.as_fd()
     }
