@@ -183,15 +183,15 @@ fn as_a_program_that_polls() {
         }
     };
     let mut number = 0;
-    // OWN-030: on a machine that is busy with other things, not always.
+    // OWN-030: on a machine that takes the processor away now and then, only between those times.
     eventually_polled(|| {
         let (before, begun, first) = (time_of_slots(), std::time::Instant::now(), number);
-        while begun.elapsed() < Duration::from_millis(200) {
+        while begun.elapsed() < Duration::from_millis(20) {
             number += 1;
             polled(number);
         }
         let (theirs, wall) = (time_of_slots() - before, begun.elapsed());
-        theirs < wall / 8 && number - first > 100
+        theirs < wall / 8 && number - first > 40
     });
     // OWN-031: whatever it does next, nothing waits for it to poll.
     for _ in 0..20 {
