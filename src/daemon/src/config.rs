@@ -101,6 +101,15 @@ pub struct Settings {
     #[serde(deserialize_with = "source_ports")]
     pub source_ports: Option<u8>,
 
+    /// How packets from a device to itself go, for QPs that one slot serves [default: memory].
+    ///
+    /// `memory`: within the daemon, copied once, and none is lost. `kernel`: through the system's
+    /// sockets and its loopback interface like those between slots, so that tcpdump shows them, and
+    /// tc and nftables can be tried on them. --capture, --fault and `urxe capture` see them either
+    /// way; raw sockets always send them.
+    #[arg(long, value_name = "WAY", value_enum)]
+    pub loopback: Option<Loopback>,
+
     /// How RC messages become packets [default: uniform].
     ///
     /// Both are standard to peers that keep to it, and programs see no difference. `uniform` makes
@@ -213,6 +222,17 @@ impl From<PortBackend> for PortKind {
             PortBackend::Raw => PortKind::Raw,
         }
     }
+}
+
+/// How packets from a device to itself go, for QPs that one slot serves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Loopback {
+    /// Within the daemon. The fastest.
+    #[default]
+    Memory,
+    /// Through the system's sockets, where others can see them.
+    Kernel,
 }
 
 /// How RC messages become packets.
@@ -454,6 +474,7 @@ impl Settings {
             slots: self.slots.or(others.slots),
             port_backend: self.port_backend.or(others.port_backend),
             source_ports: self.source_ports.or(others.source_ports),
+            loopback: self.loopback.or(others.loopback),
             wire: self.wire.or(others.wire),
             congestion: self.congestion.or(others.congestion),
             fault: self.fault.or(others.fault),
@@ -497,6 +518,8 @@ pub struct Config {
     /// How many UDP source ports the QPs of an address are spread over; 1: all packets leave from
     /// port 4791.
     pub source_ports: u8,
+    /// How packets from a device to itself go, for QPs that one slot serves.
+    pub loopback: Loopback,
     /// Break the network on purpose.
     pub fault: Option<FaultSpec>,
     /// Record all packets here, or, if there are several addresses, in one file for each, with the
@@ -530,6 +553,7 @@ impl Config {
             worker: None,
             port_backend: PortBackend::default(),
             source_ports: UdpOptions::default().source_ports,
+            loopback: Loopback::default(),
             fault: None,
             capture: None,
             metrics: None,
@@ -598,6 +622,7 @@ impl Config {
             worker: defaults.worker,
             port_backend: settings.port_backend.unwrap_or(defaults.port_backend),
             source_ports: settings.source_ports.unwrap_or(defaults.source_ports),
+            loopback: settings.loopback.unwrap_or_default(),
             fault: settings.fault,
             capture: settings.capture,
             metrics: settings.metrics,
@@ -691,6 +716,7 @@ mod tests {
             slots = 3
             port-backend = "raw"
             source-ports = 4
+            loopback = "kernel"
             wire = "strict"
             congestion = "mlx5,ecn=on"
             fault = "drop=1%"
@@ -714,6 +740,7 @@ mod tests {
             slots: Some(3),
             port_backend: Some(PortBackend::Raw),
             source_ports: Some(4),
+            loopback: Some(Loopback::Kernel),
             wire: Some(Wire::Strict),
             congestion: Some("mlx5,ecn=on".parse().unwrap()),
             fault: Some("drop=1%".parse().unwrap()),

@@ -104,6 +104,7 @@ pub(crate) fn differing(one: &Config, other: &Config) -> Vec<&'static str> {
         ("port-backend", one.port_backend == other.port_backend),
         ("congestion", one.tuning.congestion == other.tuning.congestion),
         ("source-ports", one.source_ports == other.source_ports),
+        ("loopback", one.loopback == other.loopback),
         ("wire", one.tuning.wire == other.tuning.wire),
         ("fault", one.fault == other.fault),
         ("capture", one.capture == other.capture),
@@ -129,7 +130,7 @@ pub(crate) fn differing_in_log(one: &Settings, other: &Settings) -> Vec<&'static
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{PortBackend, SocketMode, Wire};
+    use crate::config::{Loopback, PortBackend, SocketMode, Wire};
     use crate::log::LogFormat;
     use std::num::NonZeroU32;
 
@@ -167,6 +168,7 @@ mod tests {
             slots: Some(63),
             port_backend: Some(PortBackend::Raw),
             source_ports: Some(4),
+            loopback: Some(Loopback::Kernel),
             wire: Some(Wire::Strict),
             congestion: Some("off".parse().unwrap()),
             fault: Some("drop=1%".parse().unwrap()),

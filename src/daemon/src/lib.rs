@@ -52,7 +52,7 @@ mod upgrade;
 mod worker;
 
 pub use cli::{Arguments, run};
-pub use config::{Config, ConfigError, PortBackend, Settings, SocketMode, Wire};
+pub use config::{Config, ConfigError, Loopback, PortBackend, Settings, SocketMode, Wire};
 pub use congestion::{Congestion, CongestionError};
 pub use counters::counter_meanings;
 pub use daemon::{Daemon, DeviceSummary, Handle, StartError};

@@ -3,7 +3,7 @@
 use crate::broker::addresses::{AddressSource, Wanted, first_of_table, is_passing, path_mtu};
 use crate::broker::device::{Identity, Sockets, guid_of, guid_of_mac};
 use crate::broker::sockets::PlannedSockets;
-use crate::config::Config;
+use crate::config::{Config, Loopback};
 use crate::daemon::{DeviceSummary, StartError};
 use crate::slot_plan::SlotPlan;
 use std::collections::BTreeMap;
@@ -57,6 +57,7 @@ pub(crate) fn open_port(
             AddressSource::Address(_) => near.clone().unwrap_or_else(|| LOOPBACK.into()),
         },
         source_ports: config.source_ports,
+        loopback: config.loopback == Loopback::Memory,
         fault: config.fault.clone(),
     };
     if let AddressSource::Interface(name) = &source {

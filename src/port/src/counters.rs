@@ -23,6 +23,7 @@ urxe_types::counters! {
         rx_malformed: "Dropped: outer headers that contradict each other, or an empty datagram.",
         rx_refused: "Dropped by the kernel because the address and UDP port that they came from had sent hundreds of packets within 10 ms, of which all were dropped: then nothing is taken from there for 0.1 s.",
         rx_overflow: "Lost by the kernel because the receive buffer was full.",
+        loopback_datagrams: "Sent by QPs of a slot to QPs of the same slot and device, through memory: among those sent and those received.",
         segmentation_refused: "1 once the kernel refused a segmented send: datagram by datagram since.",
         flow_labels_refused: "1 once the kernel refused to send an IPv6 flow label, which another program has for itself: sent with label 0 since.",
         groups_lost: "Multicast groups that could not be joined again on another interface: nothing is received for them any more.",

@@ -186,23 +186,46 @@ impl RxBatch {
     /// For ports that have their datagrams in memory; the socket ports let the kernel write into
     /// the buffers.
     pub fn push(&mut self, outer: &Outer, datagram: &[u8]) -> bool {
-        if datagram.is_empty() || datagram.len() > BUFFER_LEN || !self.has_room() {
-            return false;
+        let Some((buffer, start)) = self.copy(datagram) else { return false };
+        self.datagrams += 1;
+        self.spans.push(Span::one(buffer, start, datagram.len(), *outer));
+        true
+    }
+
+    /// Adds a copy of datagrams that lie back to back, as [`add`](Self::add) has them described.
+    /// False: there is no room for them, and nothing was added.
+    pub(crate) fn push_run(&mut self, outer: &Outer, bytes: &[u8], segment: usize) -> bool {
+        let Some((buffer, start)) = self.copy(bytes) else { return false };
+        self.describe((buffer, start, bytes.len()), segment, *outer);
+        true
+    }
+
+    /// Copies bytes into a buffer, if there is room. Returns into which, and where they begin.
+    fn copy(&mut self, bytes: &[u8]) -> Option<(usize, usize)> {
+        let len = bytes.len();
+        if len == 0 || len > BUFFER_LEN || !self.has_room() {
+            return None;
         }
-        if self.used == 0 || self.tail + datagram.len() > BUFFER_LEN {
+        if self.used == 0 || self.tail + len > BUFFER_LEN {
             if self.used == self.most {
-                return false;
+                return None;
             }
             self.used += 1;
             self.make_buffers(self.used);
             self.tail = 0;
         }
-        let (buffer, start, len) = (self.used - 1, self.tail, datagram.len());
-        self.buffers[buffer][start..start + len].copy_from_slice(datagram);
+        let (buffer, start) = (self.used - 1, self.tail);
+        self.buffers[buffer][start..start + len].copy_from_slice(bytes);
         self.tail += len;
-        self.datagrams += 1;
-        self.spans.push(Span::one(buffer, start, len, *outer));
-        true
+        Some((buffer, start))
+    }
+
+    /// Takes all that another batch has, which is empty then; their buffers change places.
+    pub(crate) fn take_all(&mut self, other: &mut RxBatch) {
+        std::mem::swap(self, other);
+        // Each keeps what it is to have at most.
+        std::mem::swap(&mut self.most, &mut other.most);
+        other.clear();
     }
 
     /// Whether [`push`](Self::push) has room for a datagram of a few thousand bytes.
@@ -214,7 +237,7 @@ impl RxBatch {
     pub(crate) fn buffers(&mut self) -> &mut [Box<[u8]>] {
         debug_assert!(self.used == 0, "the buffers are in use");
         self.make_buffers(self.most);
-        &mut self.buffers
+        &mut self.buffers[..self.most]
     }
 
     /// Has at least so many buffers there.
@@ -241,6 +264,18 @@ impl RxBatch {
         segment: usize,
         outer: Outer,
     ) -> usize {
+        self.used = self.most;
+        self.tail = BUFFER_LEN;
+        self.describe((buffer, start, len), segment, outer)
+    }
+
+    /// Says what the bytes that lie there are. Returns how many datagrams.
+    fn describe(
+        &mut self,
+        (buffer, start, len): (usize, usize, usize),
+        segment: usize,
+        outer: Outer,
+    ) -> usize {
         debug_assert!(len > 0 && start + len <= BUFFER_LEN);
         let segment = if segment == 0 { len } else { segment.min(len) };
         let bytes = &self.buffers[buffer][start..][..len];
@@ -255,8 +290,6 @@ impl RxBatch {
             self.datagrams += gathered.datagrams;
             self.spans.push(Span { is_last_first, ..gathered });
         }
-        self.used = self.most;
-        self.tail = BUFFER_LEN;
         self.datagrams - before
     }
 
@@ -459,6 +492,32 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn copied_runs_come_out_as_those_of_the_kernel_do(
+            runs in prop::collection::vec((1usize..=40, 1usize..30), 1..8),
+        ) {
+            let (mut copied, mut taken) = (RxBatch::new(2), RxBatch::new(1));
+            let mut expected = Vec::new();
+            for (segments, segment) in runs {
+                let bytes: Vec<u8> = (0..segments * segment).map(|at| at as u8 | 0x80).collect();
+                prop_assert!(copied.push_run(&outer(3), &bytes, segment));
+                let mut of_kernel = RxBatch::new(1);
+                of_kernel.buffers()[0][..bytes.len()].copy_from_slice(&bytes);
+                of_kernel.add(0, 0, bytes.len(), segment, outer(3));
+                expected.extend(of_kernel.iter().map(|(outer, bytes)| (outer, bytes.to_vec())));
+            }
+            taken.take_all(&mut copied);
+            prop_assert!(copied.is_empty() && copied.next_datagram().is_none());
+            prop_assert_eq!(taken.len(), expected.len());
+            let came = std::iter::from_fn(|| {
+                taken.next_datagram().map(|(outer, bytes)| (*outer, bytes.to_vec()))
+            });
+            prop_assert_eq!(came.collect::<Vec<_>>(), expected);
+            // What each may hold is as before.
+            taken.clear();
+            prop_assert_eq!((taken.buffers().len(), copied.buffers().len()), (1, 2));
+        }
+
         #[test]
         fn entries_come_out_in_order_and_once(
             lens in prop::collection::vec(1usize..3000, 0..60), taken in 0usize..60,

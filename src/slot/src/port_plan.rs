@@ -29,6 +29,8 @@ pub struct PortPlan {
     pub interface: String,
     /// UDP source ports of an address.
     pub source_ports: u8,
+    /// Whether UDP packets of the device for itself, within a slot, go through memory.
+    pub loopback: bool,
     /// What is broken on purpose.
     pub fault: Option<FaultSpec>,
 }
@@ -36,7 +38,8 @@ pub struct PortPlan {
 impl PortPlan {
     /// With what UDP sockets are opened.
     pub fn udp_options(&self, slot: SlotId) -> UdpOptions {
-        UdpOptions { source_ports: self.source_ports, slot, ..UdpOptions::default() }
+        let PortPlan { source_ports, loopback, .. } = *self;
+        UdpOptions { source_ports, slot, loopback, ..UdpOptions::default() }
     }
 
     /// Makes the port, without any address yet, whose sockets are shared if there is a way to.

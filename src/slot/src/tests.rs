@@ -37,8 +37,13 @@ impl Slot {
             numbering: Numbering { first: 0, step: 1 },
             max_mapped_mrs: 16,
         };
-        let port =
-            PortPlan { kind: PortKind::Udp, interface: "lo".into(), source_ports: 1, fault: None };
+        let port = PortPlan {
+            kind: PortKind::Udp,
+            interface: "lo".into(),
+            source_ports: 1,
+            loopback: true,
+            fault: None,
+        };
         let state = DeviceState {
             gids: Vec::new(),
             shown_gids: Vec::new(),

@@ -86,6 +86,20 @@ struct Span {
     slot: SlotId,
 }
 
+impl Span {
+    fn run<'a>(&'a self, arena: &'a [u8]) -> Run<'a> {
+        Run {
+            flow: &self.flow,
+            bytes: &arena[self.start..self.end],
+            segment_len: self.segment_len,
+            segments: self.segments,
+            first_ident: self.first_ident,
+            is_joined: self.is_joined,
+            slot: self.slot,
+        }
+    }
+}
+
 /// Consecutive datagrams that one segmented send can carry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run<'a> {
@@ -101,6 +115,8 @@ pub struct Run<'a> {
     pub first_ident: u16,
     /// They are two, and go [in one datagram](joined): one send without segmentation.
     pub is_joined: bool,
+    /// The slot of the peer that all of them are for.
+    pub slot: SlotId,
 }
 
 /// One finished datagram.
@@ -253,14 +269,7 @@ impl TxBatch {
 
     /// The runs still to be sent, in order.
     pub fn runs(&self) -> impl Iterator<Item = Run<'_>> {
-        self.unsent().iter().map(|span| Run {
-            flow: &span.flow,
-            bytes: &self.arena[span.start..span.end],
-            segment_len: span.segment_len,
-            segments: span.segments,
-            first_ident: span.first_ident,
-            is_joined: span.is_joined,
-        })
+        self.unsent().iter().map(|span| span.run(&self.arena))
     }
 
     /// The datagrams still to be sent, in order.
@@ -275,6 +284,25 @@ impl TxBatch {
         self.sent = (from + runs).min(self.spans.len());
         let done: usize = self.spans[from..self.sent].iter().map(|span| span.segments).sum();
         self.unsent_datagrams -= done;
+        if self.is_empty() {
+            self.clear();
+        }
+    }
+
+    /// Takes out the runs still to be sent for which `takes` says so, in order: they go another
+    /// way. The others stay as they are.
+    pub fn take_runs(&mut self, mut takes: impl FnMut(Run<'_>) -> bool) {
+        let mut kept = self.sent;
+        for at in self.sent..self.spans.len() {
+            let span = self.spans[at];
+            if takes(span.run(&self.arena)) {
+                self.unsent_datagrams -= span.segments;
+            } else {
+                self.spans[kept] = span;
+                kept += 1;
+            }
+        }
+        self.spans.truncate(kept);
         if self.is_empty() {
             self.clear();
         }
@@ -500,6 +528,30 @@ mod tests {
         let mut batch = batch(TxLimits::segmented(64));
         push_sends(&mut batch, &flow(2), &[100, 100, 40, 40, 40, 100, 100]);
         assert_eq!(segments(&batch), [3, 2, 2]);
+    }
+
+    #[test]
+    fn runs_that_go_another_way_are_taken_out_and_the_others_stay_in_order() {
+        let mut batch = batch(TxLimits::segmented(64));
+        for (to, count) in [(1, 3), (2, 2), (1, 1), (3, 4), (2, 5)] {
+            push_sends(&mut batch, &flow(to), &[100; 5][..count]);
+        }
+        let mut taken = Vec::new();
+        batch.take_runs(|run| {
+            let takes = *run.flow == flow(2);
+            taken.extend(takes.then_some(run.segments));
+            takes
+        });
+        assert_eq!(taken, [2, 5]);
+        assert_eq!(segments(&batch), [3, 1, 4]);
+        assert_eq!((batch.len(), bad(&batch)), (8, 0));
+        // The last one was taken out: what comes now does not lie behind the last that is there.
+        push_sends(&mut batch, &flow(3), &[100]);
+        assert_eq!(segments(&batch), [3, 1, 4, 1]);
+        batch.advance(1);
+        batch.take_runs(|_| true);
+        assert!(batch.is_empty());
+        assert_eq!((batch.len(), batch.used()), (0, 0));
     }
 
     #[test]

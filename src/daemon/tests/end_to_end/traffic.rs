@@ -1,7 +1,8 @@
 //! Data between two daemons, over real sockets: every operation, both kinds of memory.
 
-use crate::harness::{Kind, attrs, connected, eventually, pattern, start};
+use crate::harness::{Kind, attrs, connected, eventually, fresh_path, pattern, start, start_with};
 use std::net::{Ipv6Addr, UdpSocket};
+use urxe_daemon::Loopback;
 use urxe_port::OpenError;
 use urxe_shell::testing::{could_not_run, needs_root};
 use urxe_shm::control::event::{COMPLETION, EventRecord, RECORD_LEN};
@@ -81,6 +82,48 @@ fn writes_and_reads_move_the_bytes_they_name() {
             assert_eq!((read.opcode, read.byte_len), (WcOpcode::RdmaRead as u32, size as u32));
             assert!(a.mr.read(at, size) == data, "READ, {kind:?}, {size} bytes");
         }
+    }
+}
+
+/// WIRE-201
+#[test]
+fn qps_of_one_slot_reach_each_other_through_memory_unless_the_kernel_is_to_see_it() {
+    for (loopback, fault) in [
+        (Loopback::Memory, None),
+        (Loopback::Memory, Some("drop=2%,corrupt=1%,seed=7")),
+        (Loopback::Kernel, None),
+    ] {
+        let capture = fresh_path();
+        let daemon = start_with(1, |config| {
+            (config.slots, config.loopback) = (1, loopback);
+            config.fault = fault.map(|spec| spec.parse().unwrap());
+            config.capture = Some(capture.clone());
+        });
+        let (mut a, mut b) = connected(&daemon, &daemon, Kind::Shared, 2 * MIB);
+        let (remote_addr, rkey) = (b.mr.addr, b.mr.rkey);
+        for (round, size) in (0..).zip(SIZES) {
+            let data = pattern(size, round);
+            a.mr.write(0, &data);
+            b.post_recv(round, &[b.mr.sge(MIB, MIB)]);
+            a.exchange(SendOp::Send(Extra::None), &[a.mr.sge(0, size)]);
+            assert_eq!((b.cq.wait(1)[0].status, b.mr.read(MIB, size) == data), (0, true));
+            a.exchange(SendOp::Write { remote_addr, rkey, imm: None }, &[a.mr.sge(0, size)]);
+            a.exchange(SendOp::Read { remote_addr, rkey }, &[a.mr.sge(MIB, size)]);
+            assert!(a.mr.read(MIB, size) == data, "{loopback:?} {fault:?}, {size} bytes");
+        }
+        let [looped, sent, captured, dropped] =
+            ["loopback_datagrams", "tx_datagrams", "captured", "fault_dropped"]
+                .map(|counter| a.client.counter("urxe0", counter));
+        match loopback {
+            // What has to do with the broker goes through the kernel.
+            Loopback::Memory => assert!(looped > 1000 && looped + 100 > sent, "{looped} of {sent}"),
+            Loopback::Kernel => assert_eq!(looped, 0),
+        }
+        // Each is seen as it leaves and as it comes.
+        assert!(captured >= 2 * looped && captured > sent, "{captured} of {sent}");
+        assert_eq!(dropped > 0, fault.is_some());
+        drop(daemon);
+        std::fs::remove_file(&capture).unwrap();
     }
 }
 

@@ -22,6 +22,7 @@
 //! together: the kernel gives each a copy.
 
 mod group;
+mod loopback;
 mod pool;
 mod refused;
 mod socket;
@@ -39,6 +40,7 @@ use crate::{
     AddressSockets, IcmpError, OpenError, Port, PortCounters, RxBatch, SendOutcome, ShareSockets,
 };
 pub use group::UdpGroup;
+use loopback::Loopback;
 use socket::{UdpSocket, message};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -81,6 +83,10 @@ pub struct UdpOptions {
     pub source_ports: u8,
     /// The slot that the port is for. Slots have source ports of their own.
     pub slot: SlotId,
+    /// Whether what goes from an address of the port to an address of the port, for a QP of its
+    /// slot, goes through memory. Otherwise the kernel has it, and sends it over its loopback
+    /// interface.
+    pub loopback: bool,
     /// Makes the sockets usable for pollers ([`Port::set_poller`]), if there are to be any.
     pub share: Option<Arc<dyn ShareSockets>>,
 }
@@ -107,11 +113,13 @@ impl UdpOptions {
 
 impl Default for UdpOptions {
     /// Segmentation on; 8 MiB of buffer, half a millisecond at 100 Gbit/s; 16 source ports, more
-    /// than a network has paths or a NIC queues that one thread could fill; slot 0.
+    /// than a network has paths or a NIC queues that one thread could fill; slot 0; all through the
+    /// kernel.
     fn default() -> Self {
         let (segmentation, socket_buffer, source_ports) = (true, 8 << 20, 16);
         let slot = SlotId::BROKER;
-        UdpOptions { segmentation, socket_buffer, source_ports, slot, share: None }
+        let loopback = false;
+        UdpOptions { segmentation, socket_buffer, source_ports, slot, loopback, share: None }
     }
 }
 
@@ -128,6 +136,8 @@ pub struct UdpPort {
     lost_by_pollers: bool,
     sender: Sender,
     receiver: Receiver,
+    /// The way to ourselves, if that does not lead through the kernel.
+    loopback: Option<Loopback>,
     /// Calls that received nothing since one did.
     empty_calls: u8,
     errors: ErrorQueue,
@@ -163,6 +173,7 @@ impl UdpPort {
             lost_by_pollers: false,
             sender: Sender::new(),
             receiver: Receiver::new(RECV_MAX),
+            loopback: options.loopback.then(Loopback::new),
             empty_calls: 0,
             errors: ErrorQueue::new(),
             icmp: IcmpErrors::default(),
@@ -245,6 +256,41 @@ impl UdpPort {
         batch.advance(runs);
     }
 
+    /// [`Port::recv`] of what the kernel has.
+    fn recv_from_network(&mut self, rx: &mut RxBatch) -> io::Result<usize> {
+        while let Some(socket) = match self.is_poller {
+            true => self.sockets.next_for_poller(),
+            false => self.sockets.next_ready()?,
+        } {
+            self.counters.rx_calls += 1;
+            let from = &self.sockets[socket];
+            self.gauge.before(from.as_fd());
+            let buffers = match self.empty_calls < POLLING {
+                true => rx.buffers(),
+                false => &mut rx.buffers()[..1],
+            };
+            let messages = match self.receiver.recv(from.as_fd(), buffers) {
+                Ok(messages) => messages,
+                Err(error) if os_error::is_passing(&error) => return Ok(1),
+                Err(error) if self.is_lost_by_poller(&error) => return Ok(0),
+                Err(error) => return Err(error),
+            };
+            self.empty_calls = if messages > 0 { 0 } else { self.empty_calls.saturating_add(1) };
+            let from = &self.sockets[socket];
+            let (dst, bytes) = (from.dst(), self.receiver.bytes(messages));
+            self.gauge.after(bytes, from.receive_capacity(), messages == rx.buffers().len());
+            for index in 0..messages {
+                self.take(dst, index, self.receiver.received(index), rx);
+            }
+            // One of several may only have been ready to send.
+            self.sockets.note_received(socket, messages > 0);
+            if messages > 0 || self.sockets.is_single() || self.is_poller {
+                return Ok(messages.max(rx.len()));
+            }
+        }
+        Ok(0)
+    }
+
     /// Takes one received message into the batch.
     fn take(&mut self, dst: IpAddr, index: usize, received: Received, rx: &mut RxBatch) {
         if received.truncated {
@@ -292,7 +338,7 @@ impl Port for UdpPort {
     }
 
     fn send(&mut self, now: Instant, batch: &mut TxBatch) -> io::Result<SendOutcome> {
-        if self.is_poller && !self.is_for_pollers(batch) {
+        if !self.loop_back(now, batch) || (self.is_poller && !self.is_for_pollers(batch)) {
             return Ok(SendOutcome::Blocked);
         }
         self.sockets.room_or_not()?;
@@ -346,37 +392,11 @@ impl Port for UdpPort {
 
     fn recv(&mut self, _now: Instant, rx: &mut RxBatch) -> io::Result<usize> {
         rx.clear();
-        while let Some(socket) = match self.is_poller {
-            true => self.sockets.next_for_poller(),
-            false => self.sockets.next_ready()?,
-        } {
-            self.counters.rx_calls += 1;
-            let from = &self.sockets[socket];
-            self.gauge.before(from.as_fd());
-            let buffers = match self.empty_calls < POLLING {
-                true => rx.buffers(),
-                false => &mut rx.buffers()[..1],
-            };
-            let messages = match self.receiver.recv(from.as_fd(), buffers) {
-                Ok(messages) => messages,
-                Err(error) if os_error::is_passing(&error) => return Ok(1),
-                Err(error) if self.is_lost_by_poller(&error) => return Ok(0),
-                Err(error) => return Err(error),
-            };
-            self.empty_calls = if messages > 0 { 0 } else { self.empty_calls.saturating_add(1) };
-            let from = &self.sockets[socket];
-            let (dst, bytes) = (from.dst(), self.receiver.bytes(messages));
-            self.gauge.after(bytes, from.receive_capacity(), messages == rx.buffers().len());
-            for index in 0..messages {
-                self.take(dst, index, self.receiver.received(index), rx);
-            }
-            // One of several may only have been ready to send.
-            self.sockets.note_received(socket, messages > 0);
-            if messages > 0 || self.sockets.is_single() || self.is_poller {
-                return Ok(messages.max(rx.len()));
-            }
+        if let Some(loopback) = self.loopback.as_mut().filter(|loopback| loopback.is_next()) {
+            return Ok(loopback.receive(rx));
         }
-        Ok(0)
+        let received = self.recv_from_network(rx)?;
+        Ok(self.loopback.as_mut().map_or(received, |loopback| loopback.after_network(received, rx)))
     }
 
     fn receive_fill(&mut self, _now: Instant) -> Option<f32> {
@@ -441,7 +461,7 @@ impl Port for UdpPort {
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
-        None
+        self.loopback.as_ref().and_then(Loopback::since)
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {

@@ -1,6 +1,7 @@
 mod ecn;
 mod group;
 mod icmp;
+mod loopback;
 mod messages;
 mod multicast;
 mod pollers;
