@@ -2,7 +2,7 @@
 
 use super::cpu::with_busy_seconds;
 use super::stock::{self, Mode};
-use super::{Figure, Options, finish, measure_tcp, number, perf, start};
+use super::{Figure, Options, Server, finish, measure_tcp, number, perf, start};
 use crate::netns::{Pair, Side};
 use std::process::Stdio;
 use std::time::Duration;
@@ -55,7 +55,7 @@ const CONNECTIONS: &str = "10000";
 pub(super) fn measure_idle(
     options: &Options,
     pair: &Pair,
-    server: &str,
+    server: &Server,
     mtu: u32,
 ) -> Result<Figure> {
     let report = perf(options, pair, server, "write-bw", 64, &["--idle", IDLE_QPS])?;
@@ -73,7 +73,7 @@ pub(super) fn measure_idle(
 pub(super) fn measure(
     options: &Options,
     pair: &Pair,
-    server: &str,
+    server: &Server,
     mtu: u32,
 ) -> Result<Vec<Figure>> {
     let round = Round::start(options, pair, server, mtu)?;
@@ -110,6 +110,36 @@ pub(super) fn measure(
     Ok(figures)
 }
 
+/// Tests between two programs of one machine: name and message size.
+const OF_ONE_HOST: [(&str, u32); 4] =
+    [("write-bw", 65_536), ("read-bw", 65_536), ("send-bw", 65_536), ("send-bw", 4096)];
+
+/// The MTU of a loopback interface.
+const LOOPBACK_MTU: u32 = 65_536;
+
+/// One round of programs that one daemon serves, or that run the data path themselves; beside TCP
+/// and UDP over the loopback interface. `way` is how packets of the daemon go.
+pub(super) fn measure_host(
+    options: &Options,
+    pair: &Pair,
+    server: &Server,
+    way: &str,
+) -> Result<Vec<Figure>> {
+    let round = Round::start(options, pair, server, LOOPBACK_MTU)?;
+    let mut figures = vec![
+        round.transfer("TCP (iperf3), one host", None, round.tcp),
+        round.latency("two spinning sockets, one host", Some(8), round.floor_us),
+    ];
+    let slots: [(&str, &[&str]); 2] = [(way, &[]), ("own slots", &[OWN_SLOT])];
+    for (slots, more) in slots {
+        for (test, size) in OF_ONE_HOST {
+            figures.push(round.bandwidth(&format!("{test}, {slots}"), test, size, more)?);
+        }
+        figures.push(round.perf_latency(&format!("send-lat, {slots}"), "send-lat", 8, more)?);
+    }
+    Ok(figures)
+}
+
 /// What was carried, and what it cost.
 #[derive(Clone, Copy)]
 struct Transfer {
@@ -129,7 +159,7 @@ impl Transfer {
 struct Round<'a> {
     options: &'a Options,
     pair: &'a Pair,
-    server: &'a str,
+    server: &'a Server,
     mtu: u32,
     tcp: Transfer,
     udp: Transfer,
@@ -138,7 +168,12 @@ struct Round<'a> {
 }
 
 impl<'a> Round<'a> {
-    fn start(options: &'a Options, pair: &'a Pair, server: &'a str, mtu: u32) -> Result<Round<'a>> {
+    fn start(
+        options: &'a Options,
+        pair: &'a Pair,
+        server: &'a Server,
+        mtu: u32,
+    ) -> Result<Round<'a>> {
         // iperf3 takes whole seconds.
         let tcp_seconds = options.seconds.ceil();
         let (tcp, tcp_busy) = with_busy_seconds(|| measure_tcp(options, pair, server))?;
@@ -238,8 +273,8 @@ impl<'a> Round<'a> {
     /// Connections of the connection manager.
     fn connections(&self) -> Result<Vec<Figure>> {
         let args = ["perf-connect", "--count", CONNECTIONS, "--json"];
-        let mut serving = start(self.pair.urxe(Side::B).args(args))?;
-        let text = output(self.pair.urxe(Side::A).args(args).arg(self.server));
+        let mut serving = start(self.pair.urxe(self.server.side).args(args))?;
+        let text = output(self.pair.urxe(Side::A).args(args).arg(&self.server.address));
         finish(&mut serving);
         let report: serde_json::Value =
             serde_json::from_str(&text?).map_err(|error| format!("urxe perf-connect: {error}"))?;
@@ -268,19 +303,19 @@ impl<'a> Round<'a> {
 fn bare_udp<T>(
     options: &Options,
     pair: &Pair,
-    server: &str,
+    server: &Server,
     receive: &[&str],
     send: &[&str],
     parse: impl Fn(&str) -> Option<T>,
 ) -> Result<T> {
     let program = release_binary("baseline");
     let address = std::net::SocketAddr::new(
-        server.parse().map_err(|error| format!("{server}: {error}"))?,
+        server.address.parse().map_err(|error| format!("{}: {error}", server.address))?,
         4790,
     )
     .to_string();
     let receiving = pair
-        .command(Side::B, &program)
+        .command(server.side, &program)
         .args(["bare-udp", "--receive", &address])
         .args(receive)
         .stdout(Stdio::piped())

@@ -4,7 +4,7 @@
 //! be a packet of its own: all offloads that let one buffer carry many are off, for both, and so is
 //! the comparison with a link that loses nothing.
 
-use super::{Figure, Options, measure_tcp, number, perf};
+use super::{Figure, Options, Server, measure_tcp, number, perf};
 use crate::netns::{Pair, Side};
 use urxe_shell::{Result, run};
 
@@ -44,7 +44,7 @@ fn lose(pair: &Pair, percent: f64) -> Result {
 pub(super) fn measure(
     options: &Options,
     pair: &Pair,
-    server: &str,
+    server: &Server,
     mtu: u32,
 ) -> Result<Vec<Figure>> {
     let mut figures: Vec<Figure> = Vec::new();

@@ -63,11 +63,18 @@ enum Part {
     Slots,
     /// A capture that takes no packet, against none.
     Taps,
+    /// Two programs of one host and one daemon, whose packets go through memory, or the kernel.
+    Host,
 }
 
 impl Options {
     fn measures(&self, part: Part) -> bool {
         self.only.is_none_or(|only| only == part)
+    }
+
+    /// The address of a side, of the family that is measured.
+    fn address(&self, side: Side) -> String {
+        if self.ipv6 { side.ipv6() } else { side.ipv4() }
     }
 }
 
@@ -137,7 +144,11 @@ pub(crate) fn run(options: &Options) -> Result {
     let older = options.beside.as_deref().map(picture::Older::read).transpose()?;
     build_release_with(&["baseline"])?;
     let mut figures = Vec::new();
-    for &mtu in &options.mtu {
+    if options.measures(Part::Host) {
+        figures.extend(measure_host(options)?);
+    }
+    let links = if options.only == Some(Part::Host) { &[] } else { &options.mtu[..] };
+    for &mtu in links {
         figures.extend(measure_link(options, mtu)?);
     }
     let results = Results {
@@ -158,9 +169,31 @@ pub(crate) fn run(options: &Options) -> Result {
     saved.map_err(|error| format!("{}: {error}", path.display()))
 }
 
+/// The end that waits for the other, and where that finds it. The other one is on side A.
+struct Server {
+    side: Side,
+    address: String,
+}
+
+/// Two programs of one host, by each way in which packets of its daemon can go.
+fn measure_host(options: &Options) -> Result<Vec<Figure>> {
+    let address = options.address(Side::A);
+    let mut figures = Vec::new();
+    for way in ["memory", "kernel"] {
+        // Of the link between the two sides nothing is used.
+        let mut pair = Pair::new(1500)?;
+        pair.start_daemon(Side::A, &address, &["--slots", "1", "--loopback", way])?;
+        let server = Server { side: Side::A, address: address.clone() };
+        let round = || link::measure_host(options, &pair, &server, way);
+        figures.extend(measure_rounds(options, "one host", round)?);
+    }
+    Ok(figures)
+}
+
 fn measure_link(options: &Options, mtu: u32) -> Result<Vec<Figure>> {
-    let address = |side: Side| if options.ipv6 { side.ipv6() } else { side.ipv4() };
-    let server = address(Side::B);
+    let address = |side| options.address(side);
+    let of_link = format!("MTU {mtu}");
+    let server = Server { side: Side::B, address: address(Side::B) };
     let start = |more: &[&str]| -> Result<Pair> {
         let mut pair = Pair::new(mtu)?;
         for side in [Side::A, Side::B] {
@@ -174,20 +207,20 @@ fn measure_link(options: &Options, mtu: u32) -> Result<Vec<Figure>> {
         // First of all: later, the daemon would fill what earlier tests have left of its memory.
         let idle = link::measure_idle(options, &pair, &server, mtu)?;
         let round = || link::measure(options, &pair, &server, mtu);
-        figures = measure_rounds(options, mtu, round)?;
+        figures = measure_rounds(options, &of_link, round)?;
         figures.push(idle);
     }
     if options.measures(Part::Loss) && !options.loss.is_empty() {
         loss::prepare(&pair)?;
         let round = || loss::measure(options, &pair, &server, mtu);
-        figures.extend(measure_rounds(options, mtu, round)?);
+        figures.extend(measure_rounds(options, &of_link, round)?);
     }
     drop(pair);
     if options.measures(Part::Slots) {
         for slots in slots::SLOTS {
             let pair = start(&["--slots", slots])?;
             let round = || slots::measure(options, &pair, &server, mtu, slots);
-            figures.extend(measure_rounds(options, mtu, round)?);
+            figures.extend(measure_rounds(options, &of_link, round)?);
         }
     }
     if options.measures(Part::Taps) {
@@ -196,19 +229,19 @@ fn measure_link(options: &Options, mtu: u32) -> Result<Vec<Figure>> {
             rounds.set(rounds.get() + 1);
             taps::measure(options, &pair, &server, mtu, rounds.get())
         };
-        figures.extend(measure_rounds(options, mtu, round)?);
+        figures.extend(measure_rounds(options, &of_link, round)?);
     }
     Ok(figures)
 }
 
 fn measure_rounds(
     options: &Options,
-    mtu: u32,
+    what: &str,
     measure: impl Fn() -> Result<Vec<Figure>>,
 ) -> Result<Vec<Figure>> {
     let mut rounds = Vec::new();
     for round in 1..=options.rounds {
-        eprintln!("MTU {mtu}, round {round} of {}", options.rounds);
+        eprintln!("{what}, round {round} of {}", options.rounds);
         rounds.push(measure()?);
     }
     Ok(table::medians(&rounds))
@@ -218,7 +251,7 @@ fn measure_rounds(
 fn perf(
     options: &Options,
     pair: &Pair,
-    server: &str,
+    server: &Server,
     test: &str,
     size: u32,
     more: &[&str],
@@ -228,8 +261,8 @@ fn perf(
         command.args(more);
         command
     };
-    let mut serving = start(&mut command(Side::B))?;
-    let text = output(command(Side::A).arg(server));
+    let mut serving = start(&mut command(server.side))?;
+    let text = output(command(Side::A).arg(&server.address));
     finish(&mut serving);
     serde_json::from_str(&text?).map_err(|error| format!("urxe perf {test}: {error}"))
 }
@@ -244,12 +277,12 @@ fn perf_command(options: &Options, pair: &Pair, side: Side, test: &str, size: u3
     command
 }
 
-fn measure_tcp(options: &Options, pair: &Pair, server: &str) -> Result<f64> {
-    let mut serving = start(pair.command(Side::B, "iperf3").args(["-s", "-1"]))?;
+fn measure_tcp(options: &Options, pair: &Pair, server: &Server) -> Result<f64> {
+    let mut serving = start(pair.command(server.side, "iperf3").args(["-s", "-1"]))?;
     let seconds = options.seconds.ceil().to_string();
     let client = || -> Result<f64> {
         let mut command = pair.command(Side::A, "iperf3");
-        let text = output(command.args(["-c", server, "-J", "-t", &seconds]))?;
+        let text = output(command.args(["-c", &server.address, "-J", "-t", &seconds]))?;
         let report: serde_json::Value =
             serde_json::from_str(&text).map_err(|error| format!("iperf3: {error}"))?;
         // Some versions report a refused connection in the JSON alone.

@@ -1,7 +1,7 @@
 //! What slots give and cost: one pair of programs and two together, with one slot and with two, and
 //! a pair beside programs that do nothing.
 
-use super::{Figure, Options, finish, number, perf_command, start};
+use super::{Figure, Options, Server, finish, number, perf_command, start};
 use crate::netns::{Pair, Side};
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -23,7 +23,7 @@ const IDLE_PROGRAMS: usize = 1000;
 pub(super) fn measure(
     options: &Options,
     pair: &Pair,
-    server: &str,
+    server: &Server,
     mtu: u32,
     slots: &str,
 ) -> Result<Vec<Figure>> {
@@ -72,7 +72,7 @@ pub(super) fn measure(
 fn together(
     options: &Options,
     pair: &Pair,
-    server: &str,
+    server: &Server,
     test: &str,
     size: u32,
     ports: &[&str],
@@ -84,11 +84,11 @@ fn together(
     };
     let mut serving = Vec::new();
     for port in ports {
-        serving.push(start(&mut command(Side::B, port))?);
+        serving.push(start(&mut command(server.side, port))?);
     }
     let clients: Vec<_> = ports
         .iter()
-        .map(|port| command(Side::A, port).arg(server).stdout(Stdio::piped()).spawn())
+        .map(|port| command(Side::A, port).arg(&server.address).stdout(Stdio::piped()).spawn())
         .collect();
     let mut reports = Vec::new();
     for client in clients {

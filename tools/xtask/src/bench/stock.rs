@@ -1,6 +1,6 @@
 //! perftest as distributions ship it, run by `urxe run` on the same daemons.
 
-use super::{finish, start};
+use super::{Server, finish, start};
 use crate::netns::{Pair, Side};
 use std::process::Command;
 use std::thread::sleep;
@@ -67,7 +67,7 @@ impl Mode {
 /// Gbit/s in so many seconds, a whole number.
 pub(super) fn bandwidth(
     pair: &Pair,
-    server: &str,
+    server: &Server,
     mode: Mode,
     program: &str,
     size: u32,
@@ -81,7 +81,7 @@ pub(super) fn bandwidth(
 /// Median, 99th and 99.9th percentile of half a round trip, in microseconds.
 pub(super) fn latency(
     pair: &Pair,
-    server: &str,
+    server: &Server,
     mode: Mode,
     program: &str,
     size: u32,
@@ -95,7 +95,7 @@ pub(super) fn latency(
 /// The figures that a program prints.
 fn run(
     pair: &Pair,
-    server: &str,
+    server: &Server,
     mode: Mode,
     program: &str,
     size: u32,
@@ -104,8 +104,8 @@ fn run(
     let size = size.to_string();
     let words: Vec<_> =
         [program, "-F", "-s", &size].into_iter().chain(more.iter().copied()).collect();
-    let mut serving = start(mode.run(pair.urxe(Side::B)).args(&words))?;
-    let client = || output(mode.run(pair.urxe(Side::A)).args(&words).arg(server));
+    let mut serving = start(mode.run(pair.urxe(server.side)).args(&words))?;
+    let client = || output(mode.run(pair.urxe(Side::A)).args(&words).arg(&server.address));
     let mut text = client();
     for _ in 0..20 {
         if !text.as_ref().is_err_and(|error| error.contains("connect")) {

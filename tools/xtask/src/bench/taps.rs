@@ -1,7 +1,7 @@
 //! What a capture costs that takes none of the packets: the same test without it and with it on
 //! both sides, in turn, the other one first in every second round.
 
-use super::{Figure, Options, number, perf};
+use super::{Figure, Options, Server, number, perf};
 use crate::netns::{Pair, Side};
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Stdio};
@@ -18,7 +18,7 @@ const NO_QP: &str = "0xfffff0";
 pub(super) fn measure(
     options: &Options,
     pair: &Pair,
-    server: &str,
+    server: &Server,
     mtu: u32,
     round: usize,
 ) -> Result<Vec<Figure>> {
