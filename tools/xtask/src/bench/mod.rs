@@ -177,13 +177,13 @@ struct Server {
 
 /// Two programs of one host, by each way in which packets of its daemon can go.
 fn measure_host(options: &Options) -> Result<Vec<Figure>> {
-    let address = options.address(Side::A);
+    let address = if options.ipv6 { "::1" } else { "127.0.0.1" };
     let mut figures = Vec::new();
     for way in ["memory", "kernel"] {
         // Of the link between the two sides nothing is used.
         let mut pair = Pair::new(1500)?;
-        pair.start_daemon(Side::A, &address, &["--slots", "1", "--loopback", way])?;
-        let server = Server { side: Side::A, address: address.clone() };
+        pair.start_daemon(Side::A, address, &["--slots", "1", "--loopback", way])?;
+        let server = Server { side: Side::A, address: address.to_owned() };
         let round = || link::measure_host(options, &pair, &server, way);
         figures.extend(measure_rounds(options, "one host", round)?);
     }
