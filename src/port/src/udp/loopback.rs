@@ -16,21 +16,19 @@ use urxe_wire::{Ident, Outer};
 /// Buffers of 64 KiB of what was sent and not received yet; who sends more waits until it was.
 const BUFFERS: usize = 16;
 
-/// How often in a row what was sent here is received before what has come from the network.
-const MOST_IN_A_ROW: u8 = 8;
-
 /// What was sent to ourselves, and is to be received.
 pub(super) struct Loopback {
     waiting: RxBatch,
     /// Since when it waits.
     since: Option<Instant>,
-    /// Receives of it since the network was last asked.
-    in_a_row: u8,
+    /// The network is asked before any more of it is received: what comes from there, for another
+    /// program perhaps, is not to wait for all that QPs of this slot send each other.
+    is_networks_turn: bool,
 }
 
 impl Loopback {
     pub(super) fn new() -> Loopback {
-        Loopback { waiting: RxBatch::new(BUFFERS), since: None, in_a_row: 0 }
+        Loopback { waiting: RxBatch::new(BUFFERS), since: None, is_networks_turn: false }
     }
 
     /// Takes out of a batch what is for ourselves, as far as there is room.
@@ -69,13 +67,13 @@ impl Loopback {
 
     /// Whether that comes next, before anything from the network.
     pub(super) fn is_next(&self) -> bool {
-        self.since.is_some() && self.in_a_row < MOST_IN_A_ROW
+        self.since.is_some() && !self.is_networks_turn
     }
 
     /// So many datagrams have come from the network. Receives what waits here if that is none;
     /// returns how many there are.
     pub(super) fn after_network(&mut self, received: usize, rx: &mut RxBatch) -> usize {
-        self.in_a_row = 0;
+        self.is_networks_turn = false;
         if received > 0 { received } else { self.receive(rx) }
     }
 
@@ -84,7 +82,7 @@ impl Loopback {
         if self.since.take().is_none() {
             return 0;
         }
-        self.in_a_row += 1;
+        self.is_networks_turn = true;
         rx.take_all(&mut self.waiting);
         rx.len()
     }
