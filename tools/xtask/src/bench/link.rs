@@ -117,26 +117,41 @@ const OF_ONE_HOST: [(&str, u32); 4] =
 /// The MTU of a loopback interface.
 const LOOPBACK_MTU: u32 = 65_536;
 
-/// One round of programs that one daemon serves, or that run the data path themselves; beside TCP
-/// and UDP over the loopback interface. `way` is how packets of the daemon go.
+/// How two programs of one host reach each other.
+pub(super) struct LocalPath {
+    /// What it is called in the table.
+    name: &'static str,
+    /// How packets go that the daemon sends to itself.
+    pub(super) loopback: &'static str,
+    /// Options of both programs.
+    options: &'static [&'static str],
+}
+
+impl LocalPath {
+    pub(super) const ALL: [LocalPath; 3] = [
+        LocalPath { name: "memory", loopback: "memory", options: &[] },
+        LocalPath { name: "kernel", loopback: "kernel", options: &[] },
+        LocalPath { name: "own slots", loopback: "memory", options: &[OWN_SLOT] },
+    ];
+}
+
+/// One round of two programs of one host, beside TCP and UDP over the loopback interface.
 pub(super) fn measure_host(
     options: &Options,
     pair: &Pair,
     server: &Server,
-    way: &str,
+    path: &LocalPath,
 ) -> Result<Vec<Figure>> {
     let round = Round::start(options, pair, server, LOOPBACK_MTU)?;
     let mut figures = vec![
         round.transfer("TCP (iperf3), one host", None, round.tcp),
         round.latency("two spinning sockets, one host", Some(8), round.floor_us),
     ];
-    let slots: [(&str, &[&str]); 2] = [(way, &[]), ("own slots", &[OWN_SLOT])];
-    for (slots, more) in slots {
-        for (test, size) in OF_ONE_HOST {
-            figures.push(round.bandwidth(&format!("{test}, {slots}"), test, size, more)?);
-        }
-        figures.push(round.perf_latency(&format!("send-lat, {slots}"), "send-lat", 8, more)?);
+    let named = |test: &str| format!("{test}, {}", path.name);
+    for (test, size) in OF_ONE_HOST {
+        figures.push(round.bandwidth(&named(test), test, size, path.options)?);
     }
+    figures.push(round.perf_latency(&named("send-lat"), "send-lat", 8, path.options)?);
     Ok(figures)
 }
 

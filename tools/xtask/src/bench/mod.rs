@@ -179,25 +179,24 @@ struct Server {
 fn measure_host(options: &Options) -> Result<Vec<Figure>> {
     let address = if options.ipv6 { "::1" } else { "127.0.0.1" };
     let mut figures = Vec::new();
-    for way in ["memory", "kernel"] {
+    for path in link::LocalPath::ALL {
         // Of the link between the two sides nothing is used.
         let mut pair = Pair::new(1500)?;
-        pair.start_daemon(Side::A, address, &["--slots", "1", "--loopback", way])?;
+        pair.start_daemon(Side::A, address, &["--slots", "1", "--loopback", path.loopback])?;
         let server = Server { side: Side::A, address: address.to_owned() };
-        let round = || link::measure_host(options, &pair, &server, way);
+        let round = || link::measure_host(options, &pair, &server, &path);
         figures.extend(measure_rounds(options, "one host", round)?);
     }
     Ok(figures)
 }
 
 fn measure_link(options: &Options, mtu: u32) -> Result<Vec<Figure>> {
-    let address = |side| options.address(side);
     let of_link = format!("MTU {mtu}");
-    let server = Server { side: Side::B, address: address(Side::B) };
+    let server = Server { side: Side::B, address: options.address(Side::B) };
     let start = |more: &[&str]| -> Result<Pair> {
         let mut pair = Pair::new(mtu)?;
         for side in [Side::A, Side::B] {
-            pair.start_daemon(side, &address(side), more)?;
+            pair.start_daemon(side, &options.address(side), more)?;
         }
         Ok(pair)
     };
