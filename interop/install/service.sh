@@ -79,8 +79,9 @@ workers=$(ps -o user= -C urxed-worker | sort | tr '\n' ' ')
 [ "$workers" = 'alice bob ' ] || fail "workers of: $workers"
 
 echo 'reload:'
-# Not what it has without being told.
-slots=$(($(nproc) + 1))
+# Never what it has without being told, which is less than processors, and 32 at most.
+processors=$(nproc)
+slots=$((processors < 32 ? processors + 1 : 33))
 printf 'drain = 60\nslots = %s\n' $slots >>/etc/urxe/urxed.toml
 kill -HUP $manager
 until_so 'told 1 RELOADING=1 && told 1 MONOTONIC_USEC= && told 2 READY=1'

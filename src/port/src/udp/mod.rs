@@ -19,7 +19,8 @@
 //!
 //! Each address has a socket, or one for each slot of a device ([`UdpGroup`]). Each multicast group
 //! that was joined has another, bound to the group, which all ports of this machine can have
-//! together: the kernel gives each a copy.
+//! together: the kernel gives each a copy. What is for the port itself can do without the kernel
+//! ([`UdpOptions::loopback`]).
 
 mod group;
 mod loopback;

@@ -95,7 +95,7 @@ fn more_than_there_is_room_for_waits_and_nothing_is_lost_or_overtaken() {
         let mut batch = batch(&port.caps());
         push_write_onlys(&mut batch, &flow, sent, 200, 4096);
         sent += 200;
-        // Twice, as a port is told to go on that has been blocked.
+        // A port that has been blocked is told to go on when it has received.
         while port.send(now, &mut batch).unwrap() == SendOutcome::Blocked {
             blocked += 1;
             arrived.extend(recv_all(&mut port, now));
