@@ -101,10 +101,11 @@ pub struct Settings {
     #[serde(deserialize_with = "source_ports")]
     pub source_ports: Option<u8>,
 
-    /// How packets from a device to itself go, for QPs that one slot serves [default: memory].
+    /// How packets from a device to itself go, between programs of urxed's own user or of one other
+    /// [default: memory].
     ///
-    /// `memory`: within the daemon, copied once, and none is lost. `kernel`: through the system's
-    /// sockets and its loopback interface like those between slots, so that tcpdump shows them, and
+    /// `memory`: within the process that serves them, copied once. `kernel`: through the system's
+    /// sockets and its loopback interface, like those between users, so that tcpdump shows them, and
     /// tc and nftables can be tried on them. --capture, --fault and `urxe capture` see them either
     /// way; raw sockets always send them.
     #[arg(long, value_name = "WAY", value_enum)]
@@ -224,11 +225,11 @@ impl From<PortBackend> for PortKind {
     }
 }
 
-/// How packets from a device to itself go, for QPs that one slot serves.
+/// How packets from a device to itself go, between QPs that one process serves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Loopback {
-    /// Within the daemon. The fastest.
+    /// Within that process. The fastest.
     #[default]
     Memory,
     /// Through the system's sockets, where others can see them.

@@ -14,8 +14,9 @@
 //!   └── sockets of each address, for all slots: the QPN says whose a packet is
 //! ```
 //!
-//! A [slot](urxe_slot) is the whole data path once, and slots share nothing. The broker does what
-//! is for all of them, and is not on the way of data.
+//! A [slot](urxe_slot) is the whole data path once, and slots share nothing but the
+//! [inboxes](urxe_port::udp::Inboxes) in which those of the daemon's own user leave packets for
+//! each other. The broker does what is for all of them, and is not on the way of data.
 //!
 //! # No trust between programs
 //!

@@ -13,7 +13,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 use urxe_port::Caps;
 use urxe_port::watch::Links;
-use urxe_slot::port_plan::PortPlan;
+use urxe_slot::port_plan::{PortPlan, WithinProcess};
 use urxe_types::Slot;
 
 /// What makes the numbers of a device unpredictable, as far as they are the broker's. Those of
@@ -64,7 +64,7 @@ pub(crate) fn open_port(
         urxe_port::check_interface(name)?;
     }
     let mut sockets = Sockets {
-        port: plan.open_bare(Slot::ALONE.id(), None)?,
+        port: plan.open_bare(Slot::ALONE.id(), WithinProcess::default())?,
         source: Box::new(PlannedSockets { plan: plan.clone(), slots }),
         groups: BTreeMap::new(),
     };

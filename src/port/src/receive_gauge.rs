@@ -39,6 +39,11 @@ impl ReceiveGauge {
         self.fill = Some(self.waiting.take().unwrap_or(0.0).max(taken).min(1.0));
     }
 
+    /// Another queue was received from, which was so full.
+    pub(crate) fn note(&mut self, fill: f32) {
+        self.fill = Some(fill);
+    }
+
     /// The fill that was found since the last time, if anything was received.
     pub(crate) fn take(&mut self) -> Option<f32> {
         self.fill.take()

@@ -139,6 +139,17 @@ impl RxBatch {
         self.datagrams
     }
 
+    /// How many bytes they are.
+    pub(crate) fn bytes(&self) -> usize {
+        self.spans.iter().map(|span| span.len).sum()
+    }
+
+    /// How much of the room for copies is taken, from 0 to 1.
+    pub(crate) fn fill(&self) -> f32 {
+        let of_buffers = self.used as f32 / self.most as f32;
+        of_buffers.max(self.spans.len() as f32 / self.most_spans() as f32)
+    }
+
     /// Whether there are none, taken or not.
     pub fn is_empty(&self) -> bool {
         self.datagrams == 0
@@ -230,7 +241,11 @@ impl RxBatch {
 
     /// Whether [`push`](Self::push) has room for a datagram of a few thousand bytes.
     pub(crate) fn has_room(&self) -> bool {
-        self.spans.len() < self.spans.capacity()
+        self.spans.len() < self.most_spans()
+    }
+
+    fn most_spans(&self) -> usize {
+        self.most * DATAGRAMS_PER_BUFFER
     }
 
     /// The buffers, for the kernel to write to. Only after [`clear`](Self::clear).

@@ -52,6 +52,7 @@ pub use taps::tap_spec;
 use crate::link::{Link, LinkError, SlotBeginning, ToBroker, ToSlot};
 use device::SlotDevice;
 use event_loop::EventLoop;
+use port_plan::WithinProcess;
 use rustix::event::{PollFd, PollFlags, poll};
 use std::fs::File;
 use std::io;
@@ -61,7 +62,8 @@ use std::sync::Arc;
 use std::time::Instant;
 use unmapper::Unmapper;
 use urxe_engine::Tuning;
-use urxe_port::{OpenError, ShareSockets};
+use urxe_port::OpenError;
+use urxe_port::udp::Inboxes;
 use urxe_shm::control::closing::Closer;
 use urxe_types::{NoSlotCount, NoSuchSlot, Slot, SlotCount};
 
@@ -105,12 +107,14 @@ pub(crate) struct Allotment {
     pub(crate) runner: Runner,
 }
 
-/// Serves what comes over a link, until the broker lets go of it.
+/// Serves what comes over a link, until the broker lets go of it, with these inboxes for each
+/// device: other slots of the process have the same.
 ///
 /// # Errors
 /// Why the slot ended otherwise.
-pub fn serve(socket: OwnedFd) -> Result<(), SlotError> {
-    match RunningSlot::begin(socket, Runner::Daemon, None, || ()) {
+pub fn serve(socket: OwnedFd, inboxes: &[Arc<Inboxes>]) -> Result<(), SlotError> {
+    let within = |device| WithinProcess { share: None, inboxes: inboxes.get(device).cloned() };
+    match RunningSlot::begin(socket, Runner::Daemon, within, || ()) {
         Err(SlotError::Link(LinkError::Closed)) => Ok(()),
         begun => begun?.run(),
     }
@@ -121,20 +125,20 @@ pub struct RunningSlot(EventLoop);
 
 impl RunningSlot {
     /// Takes what the broker sends first over a link. To be called in the thread that will
-    /// [run](Self::run) it. What pollers are to use is shared, if there is a way; every further
-    /// thread of the slot calls `first` first of all.
+    /// [run](Self::run) it. `within` says what each device has of the process; every further thread
+    /// of the slot calls `first` first of all.
     ///
     /// # Errors
     /// Why the slot cannot be; [`LinkError::Closed`] if the broker has let go of it.
     pub(crate) fn begin(
         socket: OwnedFd,
         runner: Runner,
-        share: Option<Arc<dyn ShareSockets>>,
+        within: impl Fn(usize) -> WithinProcess,
         first: fn(),
     ) -> Result<RunningSlot, SlotError> {
         alarm::set_slack(alarm::SLACK);
         let mut link = Link::new(socket);
-        let (allotment, devices, history_file) = begin(&mut link, runner, share.as_ref())?;
+        let (allotment, devices, history_file) = begin(&mut link, runner, within)?;
         let closer = Closer::new(first).map_err(SlotError::System)?;
         let now = Instant::now();
         let unmapper = Unmapper::new(first);
@@ -168,7 +172,7 @@ fn run_and_finish<S>(
 fn begin(
     link: &mut Link<ToBroker, ToSlot>,
     runner: Runner,
-    share: Option<&Arc<dyn ShareSockets>>,
+    within: impl Fn(usize) -> WithinProcess,
 ) -> Result<(Allotment, Vec<SlotDevice>, Option<File>), SlotError> {
     let (mut devices, mut history_file) = (Vec::new(), None);
     let mut begun: Option<(Allotment, usize, Tuning)> = None;
@@ -189,7 +193,7 @@ fn begin(
             }
             ((ToSlot::Open(beginning), mut fds), Some((Allotment { slot, .. }, _, tuning))) => {
                 let capture = fds.pop().map(File::from);
-                let port = beginning.port.open(slot.id(), capture, share.cloned())?;
+                let port = beginning.port.open(slot.id(), capture, within(devices.len()))?;
                 devices.push(SlotDevice::new(beginning, port, slot, tuning, Instant::now()));
             }
             // Nothing else comes before.

@@ -16,6 +16,7 @@
 //!   often enough.
 
 use crate::event_loop::{self, EventLoop, HandOff, Locked};
+use crate::port_plan::WithinProcess;
 use crate::{Runner, RunningSlot, SlotError, run_and_finish};
 use parking_lot::Mutex;
 use std::fmt;
@@ -229,7 +230,8 @@ fn run(
 ) {
     let share: Arc<dyn ShareSockets> = Arc::new(InBothTables(mirror));
     let RunningSlot(event_loop) = match caught(catch_unwind(AssertUnwindSafe(|| {
-        RunningSlot::begin(link, Runner::Program, Some(share), first)
+        let within = |_| WithinProcess { share: Some(Arc::clone(&share)), inboxes: None };
+        RunningSlot::begin(link, Runner::Program, within, first)
     }))) {
         Ok(slot) => slot,
         Err(error) => return tell(Err(error)),

@@ -7,7 +7,7 @@ use std::time::{Instant, SystemTime};
 use urxe_port::capture::Capture;
 use urxe_port::fault::{Fault, FaultSpec};
 use urxe_port::raw::{RawOptions, RawPort};
-use urxe_port::udp::{UdpOptions, UdpPort};
+use urxe_port::udp::{Inboxes, UdpOptions, UdpPort};
 use urxe_port::{OpenError, Port, ShareSockets};
 use urxe_types::SlotId;
 
@@ -29,10 +29,19 @@ pub struct PortPlan {
     pub interface: String,
     /// UDP source ports of an address.
     pub source_ports: u8,
-    /// Whether UDP packets of the device for itself, within a slot, go through memory.
+    /// Whether UDP packets of the device for itself go through memory, where that can be.
     pub loopback: bool,
     /// What is broken on purpose.
     pub fault: Option<FaultSpec>,
+}
+
+/// What a port has of the process that it is in.
+#[derive(Clone, Debug, Default)]
+pub struct WithinProcess {
+    /// The way to share its sockets with pollers.
+    pub share: Option<Arc<dyn ShareSockets>>,
+    /// The inboxes of the slots of this process, for the port's device.
+    pub inboxes: Option<Arc<Inboxes>>,
 }
 
 impl PortPlan {
@@ -42,25 +51,26 @@ impl PortPlan {
         UdpOptions { source_ports, slot, loopback, ..UdpOptions::default() }
     }
 
-    /// Makes the port, without any address yet, whose sockets are shared if there is a way to.
+    /// Makes the port, without any address yet, with what it has of the process that it is in.
     pub fn open(
         &self,
         slot: SlotId,
         capture: Option<File>,
-        share: Option<Arc<dyn ShareSockets>>,
+        within: WithinProcess,
     ) -> Result<Box<dyn Port>, OpenError> {
-        Ok(self.wrapped(self.open_bare(slot, share)?, capture))
+        Ok(self.wrapped(self.open_bare(slot, within)?, capture))
     }
 
     /// The same with nothing broken, and without a capture: those can follow.
     pub fn open_bare(
         &self,
         slot: SlotId,
-        share: Option<Arc<dyn ShareSockets>>,
+        within: WithinProcess,
     ) -> Result<Box<dyn Port>, OpenError> {
         Ok(match self.kind {
             PortKind::Udp => {
-                let options = UdpOptions { share, ..self.udp_options(slot) };
+                let WithinProcess { share, inboxes } = within;
+                let options = UdpOptions { share, inboxes, ..self.udp_options(slot) };
                 Box::new(UdpPort::open_interface(&self.interface, &options)?)
             }
             PortKind::Raw => {

@@ -2,7 +2,7 @@
 
 use crate::link::{DeviceBeginning, DeviceState, Link, LinkState, SlotBeginning, ToBroker, ToSlot};
 use crate::numbering::Numbering;
-use crate::port_plan::{PortKind, PortPlan};
+use crate::port_plan::{PortKind, PortPlan, WithinProcess};
 use crate::unmapper::{LARGE, LARGE_AT_REQUEST};
 use crate::{Runner, RunningSlot, SlotError};
 use std::os::fd::{AsFd, OwnedFd};
@@ -27,7 +27,8 @@ impl Slot {
     fn new(first: fn()) -> Slot {
         let (mut broker, socket) = Link::<ToSlot, ToBroker>::pair().unwrap();
         let thread = std::thread::spawn(move || {
-            RunningSlot::begin(socket, Runner::Daemon, None, first)?.run()
+            let within = |_| WithinProcess::default();
+            RunningSlot::begin(socket, Runner::Daemon, within, first)?.run()
         });
         let start = SlotBeginning {
             slot: 1,

@@ -31,6 +31,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use urxe_engine::Tuning;
 use urxe_port::OpenError;
+use urxe_port::udp::Inboxes;
 use urxe_shm::control::ControlError;
 use urxe_shm::control::closing::Closer;
 use urxe_slot::limits::{LINK_TIMEOUT, MAX_MAPPED_MRS};
@@ -70,6 +71,8 @@ pub(crate) struct Slots {
     plan: SlotPlan,
     tuning: Tuning,
     plans: Vec<DevicePlan>,
+    /// By what those of the daemon's own user reach each other, for each device.
+    inboxes: Arc<[Arc<Inboxes>]>,
     worker: Option<PathBuf>,
     watcher: Watcher,
     closer: Closer,
@@ -89,9 +92,11 @@ pub(crate) struct Slots {
 impl Slots {
     pub(crate) fn new(beginning: SlotsBeginning) -> io::Result<Slots> {
         let SlotsBeginning { plan, tuning, plans, worker, watcher } = beginning;
+        let inboxes = plans.iter().map(|_| Inboxes::new(plan.own()).map(Arc::new));
         Ok(Slots {
             plan,
             tuning,
+            inboxes: inboxes.collect::<io::Result<_>>()?,
             plans,
             worker,
             watcher,
@@ -325,9 +330,12 @@ impl Slots {
             }
         }
         let how_ended = Arc::clone(how_ended);
+        // WIRE-202
+        let is_own = self.plan.own().contains(&slot);
+        let inboxes = if is_own { Arc::clone(&self.inboxes) } else { Arc::default() };
         std::thread::Builder::new()
             .name(format!("urxed-slot{slot}"))
-            .spawn(move || run_in_thread(slot, &how_ended, || urxe_slot::serve(link)))
+            .spawn(move || run_in_thread(slot, &how_ended, || urxe_slot::serve(link, &inboxes)))
             .map(Runner::Thread)
     }
 

@@ -85,17 +85,20 @@ fn writes_and_reads_move_the_bytes_they_name() {
     }
 }
 
-/// WIRE-201
+/// WIRE-201, WIRE-202
 #[test]
-fn qps_of_one_slot_reach_each_other_through_memory_unless_the_kernel_is_to_see_it() {
-    for (loopback, fault) in [
-        (Loopback::Memory, None),
-        (Loopback::Memory, Some("drop=2%,corrupt=1%,seed=7")),
-        (Loopback::Kernel, None),
+fn qps_of_one_device_reach_each_other_through_memory_unless_the_kernel_is_to_see_it() {
+    for (slots, loopback, fault) in [
+        (1, Loopback::Memory, None),
+        (1, Loopback::Memory, Some("drop=2%,corrupt=1%,seed=7")),
+        (1, Loopback::Kernel, None),
+        // The second program is in the second slot.
+        (2, Loopback::Memory, None),
+        (2, Loopback::Kernel, None),
     ] {
         let capture = fresh_path();
         let daemon = start_with(1, |config| {
-            (config.slots, config.loopback) = (1, loopback);
+            (config.slots, config.loopback) = (slots, loopback);
             config.fault = fault.map(|spec| spec.parse().unwrap());
             config.capture = Some(capture.clone());
         });

@@ -20,11 +20,14 @@
 //! Each address has a socket, or one for each slot of a device ([`UdpGroup`]). Each multicast group
 //! that was joined has another, bound to the group, which all ports of this machine can have
 //! together: the kernel gives each a copy. What is for the port itself can do without the kernel
-//! ([`UdpOptions::loopback`]).
+//! ([`UdpOptions::loopback`]), and so can what is for another slot of the process
+//! ([`UdpOptions::inboxes`]).
 
 mod group;
+mod inboxes;
 mod loopback;
 mod pool;
+mod receive;
 mod refused;
 mod socket;
 mod source_filter;
@@ -32,16 +35,18 @@ mod source_filter;
 use crate::caps::{Caps, Segmentation};
 use crate::icmp::IcmpErrors;
 use crate::open;
-use crate::os_error;
 use crate::receive_gauge::ReceiveGauge;
-use crate::socket_set::{Member, SocketSet};
-use crate::sys::{ErrorQueue, Received, Receiver, SEND_MAX, Sender};
+use crate::socket_set::SocketSet;
+use crate::sys::{ErrorQueue, Receiver, SEND_MAX, Sender};
 use crate::watch::Link;
 use crate::{
     AddressSockets, IcmpError, OpenError, Port, PortCounters, RxBatch, SendOutcome, ShareSockets,
 };
 pub use group::UdpGroup;
+pub use inboxes::Inboxes;
+use inboxes::OwnInbox;
 use loopback::Loopback;
+use receive::Source;
 use socket::{UdpSocket, message};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -50,7 +55,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use urxe_types::{SlotCount, SlotId};
 use urxe_wire::batch::{Run, TxBatch, TxLimits};
-use urxe_wire::{FIRST_SOURCE_PORT, Flow, Ident, Outer, ROCE_PORT, SourcePorts};
+use urxe_wire::{FIRST_SOURCE_PORT, ROCE_PORT, SourcePorts};
 
 /// Segments that one `UDP_SEGMENT` send may have on every kernel (`UDP_MAX_SEGMENTS`; newer ones
 /// take 128, but at 1024 bytes each 64 KiB is the tighter limit already).
@@ -88,6 +93,9 @@ pub struct UdpOptions {
     /// slot, goes through memory. Otherwise the kernel has it, and sends it over its loopback
     /// interface.
     pub loopback: bool,
+    /// By what it reaches slots of this process in the same way, and they it, if there are any.
+    /// Needs `loopback`.
+    pub inboxes: Option<Arc<Inboxes>>,
     /// Makes the sockets usable for pollers ([`Port::set_poller`]), if there are to be any.
     pub share: Option<Arc<dyn ShareSockets>>,
 }
@@ -118,9 +126,15 @@ impl Default for UdpOptions {
     /// kernel.
     fn default() -> Self {
         let (segmentation, socket_buffer, source_ports) = (true, 8 << 20, 16);
-        let slot = SlotId::BROKER;
-        let loopback = false;
-        UdpOptions { segmentation, socket_buffer, source_ports, slot, loopback, share: None }
+        UdpOptions {
+            segmentation,
+            socket_buffer,
+            source_ports,
+            slot: SlotId::BROKER,
+            loopback: false,
+            inboxes: None,
+            share: None,
+        }
     }
 }
 
@@ -139,6 +153,10 @@ pub struct UdpPort {
     receiver: Receiver,
     /// The way to ourselves, if that does not lead through the kernel.
     loopback: Option<Loopback>,
+    /// What other slots of the process send us.
+    inbox: Option<OwnInbox>,
+    /// Which is to be received from next.
+    next_source: Source,
     /// Calls that received nothing since one did.
     empty_calls: u8,
     errors: ErrorQueue,
@@ -165,8 +183,15 @@ impl UdpPort {
     }
 
     fn on(interface: Link, options: &UdpOptions) -> Result<UdpPort, OpenError> {
+        let sockets = SocketSet::new(interface)?;
+        let loopback = options.loopback.then(Loopback::new);
+        let inboxes = options.inboxes.as_ref().filter(|_| options.loopback);
+        let inbox = inboxes.and_then(|inboxes| OwnInbox::open(inboxes, options.slot));
+        if let Some(inbox) = &inbox {
+            sockets.watch(inbox.bell())?;
+        }
         Ok(UdpPort {
-            sockets: SocketSet::new(interface)?,
+            sockets,
             options: options.clone(),
             segmentation: if options.segmentation { Segmentation::On } else { Segmentation::Off },
             labels: true,
@@ -174,7 +199,9 @@ impl UdpPort {
             lost_by_pollers: false,
             sender: Sender::new(),
             receiver: Receiver::new(RECV_MAX),
-            loopback: options.loopback.then(Loopback::new),
+            loopback,
+            inbox,
+            next_source: Source::default(),
             empty_calls: 0,
             errors: ErrorQueue::new(),
             icmp: IcmpErrors::default(),
@@ -256,66 +283,6 @@ impl UdpPort {
         }
         batch.advance(runs);
     }
-
-    /// [`Port::recv`] of what the kernel has.
-    fn recv_from_network(&mut self, rx: &mut RxBatch) -> io::Result<usize> {
-        while let Some(socket) = match self.is_poller {
-            true => self.sockets.next_for_poller(),
-            false => self.sockets.next_ready()?,
-        } {
-            self.counters.rx_calls += 1;
-            let from = &self.sockets[socket];
-            self.gauge.before(from.as_fd());
-            let buffers = match self.empty_calls < POLLING {
-                true => rx.buffers(),
-                false => &mut rx.buffers()[..1],
-            };
-            let messages = match self.receiver.recv(from.as_fd(), buffers) {
-                Ok(messages) => messages,
-                Err(error) if os_error::is_passing(&error) => return Ok(1),
-                Err(error) if self.is_lost_by_poller(&error) => return Ok(0),
-                Err(error) => return Err(error),
-            };
-            self.empty_calls = if messages > 0 { 0 } else { self.empty_calls.saturating_add(1) };
-            let from = &self.sockets[socket];
-            let (dst, bytes) = (from.dst(), self.receiver.bytes(messages));
-            self.gauge.after(bytes, from.receive_capacity(), messages == rx.buffers().len());
-            for index in 0..messages {
-                self.take(dst, index, self.receiver.received(index), rx);
-            }
-            // One of several may only have been ready to send.
-            self.sockets.note_received(socket, messages > 0);
-            if messages > 0 || self.sockets.is_single() || self.is_poller {
-                return Ok(messages.max(rx.len()));
-            }
-        }
-        Ok(0)
-    }
-
-    /// Takes one received message into the batch.
-    fn take(&mut self, dst: IpAddr, index: usize, received: Received, rx: &mut RxBatch) {
-        if received.truncated {
-            self.counters.rx_truncated += 1;
-            return;
-        }
-        let Some(from) = received.from.filter(|_| received.len > 0) else {
-            self.counters.rx_malformed += 1;
-            return;
-        };
-        let flow = Flow {
-            src: from.ip(),
-            dst,
-            src_port: from.port(),
-            traffic_class: received.traffic_class,
-            hop_limit: received.hop_limit,
-            flow_label: received.flow_label,
-        };
-        let outer = Outer { flow, ident: Ident::Hidden { guess: 0 } };
-        let segment = received.segment.map_or(0, usize::from);
-        let datagrams = rx.add(index, 0, received.len, segment, outer);
-        self.counters.rx_datagrams += datagrams as u64;
-        self.counters.rx_bytes += received.len as u64;
-    }
 }
 
 impl Port for UdpPort {
@@ -393,11 +360,7 @@ impl Port for UdpPort {
 
     fn recv(&mut self, _now: Instant, rx: &mut RxBatch) -> io::Result<usize> {
         rx.clear();
-        if let Some(loopback) = self.loopback.as_mut().filter(|loopback| loopback.is_next()) {
-            return Ok(loopback.receive(rx));
-        }
-        let received = self.recv_from_network(rx)?;
-        Ok(self.loopback.as_mut().map_or(received, |loopback| loopback.after_network(received, rx)))
+        self.recv_in_turn(rx)
     }
 
     fn receive_fill(&mut self, _now: Instant) -> Option<f32> {

@@ -1,6 +1,7 @@
 mod ecn;
 mod group;
 mod icmp;
+mod inboxes;
 mod loopback;
 mod messages;
 mod multicast;
@@ -14,8 +15,8 @@ use crate::testing::network::Cable;
 use crate::testing::*;
 use std::net::Ipv6Addr;
 use urxe_shell::testing::could_not_run;
-use urxe_wire::Opcode;
 use urxe_wire::icrc::Verdict;
+use urxe_wire::{Flow, Opcode};
 
 fn open(addr: IpAddr) -> UdpPort {
     UdpPort::open(addr, &UdpOptions::default()).unwrap()

@@ -21,7 +21,7 @@ use urxe_port::watch::Link;
 use urxe_port::{OpenError, PortCounters};
 use urxe_slot::DaemonCounters;
 use urxe_slot::link::{Counts, LinkState};
-use urxe_slot::port_plan::PortPlan;
+use urxe_slot::port_plan::{PortPlan, WithinProcess};
 use urxe_types::{PathMtu, Slot};
 
 /// A device as it is written down.
@@ -135,7 +135,7 @@ impl SavedDevice {
         let own = plan.capture.as_ref().map(File::try_clone).transpose();
         let own = own.map_err(ImageError::Unreadable)?;
         let mut sockets = Sockets {
-            port: plan.port.open(Slot::ALONE.id(), own, None)?,
+            port: plan.port.open(Slot::ALONE.id(), own, WithinProcess::default())?,
             source: Box::new(PlannedSockets { plan: plan.port.clone(), slots }),
             groups: BTreeMap::new(),
         };

@@ -16,12 +16,12 @@ use std::thread;
 use urxe_shell::testing::needs_root;
 use urxe_types::Qpn;
 
-fn slot(id: usize) -> SlotId {
+pub(super) fn slot(id: usize) -> SlotId {
     SlotCount::MAX.slot(id).unwrap().id()
 }
 
 /// A group, on an address that other tests may be using at the moment.
-fn open_group(addr: IpAddr, slots: usize) -> UdpGroup {
+pub(super) fn open_group(addr: IpAddr, slots: usize) -> UdpGroup {
     open_shared(|| UdpGroup::open(addr, None, &UdpOptions::default(), count(slots)))
 }
 

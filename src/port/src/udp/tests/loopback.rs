@@ -46,7 +46,7 @@ fn datagrams_to_the_port_itself_arrive_as_they_were_sent_and_the_kernel_has_none
 }
 
 #[test]
-fn other_slots_addresses_and_groups_are_reached_through_the_kernel() {
+fn other_processes_addresses_and_groups_are_reached_through_the_kernel() {
     let (mut port, to_itself) = with_loopback(fresh_addr());
     let mut other = open(fresh_addr());
     let to_other = flow(&port.caps(), other.caps().addrs[0]);

@@ -1,0 +1,191 @@
+//! What slots of one process send each other.
+
+use super::group::{open_group, slot};
+use super::*;
+use crate::testing::slots::arrivals;
+use std::thread;
+use urxe_types::Qpn;
+
+/// Slots 1 and 2 of a process, which have these addresses.
+struct Slots {
+    groups: Vec<UdpGroup>,
+    options: UdpOptions,
+}
+
+impl Slots {
+    fn new(addresses: usize) -> Slots {
+        let inboxes = Some(Arc::new(Inboxes::new(1..3).unwrap()));
+        let groups = (0..addresses).map(|_| open_group(fresh_addr(), 3)).collect();
+        Slots { groups, options: UdpOptions { loopback: true, inboxes, ..UdpOptions::default() } }
+    }
+
+    /// The port of one of them, begun anew.
+    fn port(&mut self, id: usize) -> UdpPort {
+        let options = UdpOptions { slot: slot(id), ..self.options.clone() };
+        let mut port = UdpPort::open_interface("lo", &options).unwrap();
+        for group in &mut self.groups {
+            port.adopt(group.give(slot(id)).unwrap()).unwrap();
+        }
+        port
+    }
+}
+
+/// A QP of a slot.
+fn qpn_of(id: u32) -> Qpn {
+    Qpn::new(id << 18 | 0x11)
+}
+
+/// Sends packets of these PSNs from a port to a QP of a slot at its own first address.
+fn send(from: &mut UdpPort, id: u32, psns: std::ops::Range<u32>, len: usize) {
+    let addr = from.caps().addrs[0];
+    let (flow, mut batch) = (flow(&from.caps(), addr), batch(&from.caps()));
+    for psn in psns {
+        push_to(&mut batch, &flow, qpn_of(id), psn, len);
+    }
+    assert_eq!(from.send(Instant::now(), &mut batch).unwrap(), SendOutcome::Done);
+    assert!(batch.is_empty());
+}
+
+#[test]
+fn slots_of_one_process_reach_each_other_and_the_kernel_has_none_of_it() {
+    let mut slots = Slots::new(1);
+    let mut ports = [slots.port(1), slots.port(2)];
+    send(&mut ports[0], 2, 0..100, 4096);
+    send(&mut ports[1], 1, 100..103, 8);
+    send(&mut ports[0], 2, 103..104, 1);
+    let [to_first, to_second] = <[_; 2]>::try_from(arrivals(&mut ports, 104)).unwrap();
+    assert_eq!(psns(&to_first), [100, 101, 102]);
+    assert_eq!(psns(&to_second), (0..100).chain([103]).collect::<Vec<_>>());
+    for got in to_first.iter().chain(&to_second) {
+        assert_eq!(got.verdict, Verdict::Exact);
+    }
+    let [first, second] = ports.map(|port| port.counters());
+    assert_eq!((first.tx_calls, second.tx_calls), (0, 0));
+    assert_eq!((first.loopback_datagrams, second.loopback_datagrams), (101, 3));
+    assert_eq!((first.tx_datagrams, second.tx_datagrams), (101, 3));
+    assert_eq!((first.rx_datagrams, second.rx_datagrams), (3, 101));
+    assert_eq!((first.rx_bytes, second.rx_bytes), (second.tx_bytes, first.tx_bytes));
+}
+
+/// A wake-up that is lost between a look and the sleep after it ends this.
+#[test]
+fn a_slot_that_sleeps_is_woken_each_time_however_many_sockets_it_has() {
+    const ROUNDS: u32 = 3000;
+    for addresses in [1, 2] {
+        let mut slots = Slots::new(addresses);
+        let (mut first, mut second) = (slots.port(1), slots.port(2));
+        let receive_one = |port: &mut UdpPort| loop {
+            let arrived = recv_all(port, Instant::now());
+            if !arrived.is_empty() {
+                return psns(&arrived);
+            }
+            wait_readable(port);
+        };
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                for psn in 0..ROUNDS {
+                    assert_eq!(receive_one(&mut second), [psn]);
+                    send(&mut second, 1, psn..psn + 1, 8);
+                }
+            });
+            for psn in 0..ROUNDS {
+                send(&mut first, 2, psn..psn + 1, 8);
+                assert_eq!(receive_one(&mut first), [psn]);
+            }
+        });
+        assert_eq!(first.counters().tx_calls, 0);
+    }
+}
+
+#[test]
+fn who_does_not_receive_loses_what_comes_last_and_nobody_waits_for_it() {
+    let mut slots = Slots::new(1);
+    let (mut first, mut second) = (slots.port(1), slots.port(2));
+    send(&mut first, 2, 0..10, 4096);
+    let now = Instant::now();
+    let before = recv_all(&mut second, now).len();
+    assert_eq!(before, 10);
+    assert!(second.receive_fill(now).is_some_and(|fill| fill < 0.1));
+    for psn in (0..2000).step_by(200) {
+        send(&mut first, 2, psn..psn + 200, 4096);
+    }
+    let arrived = recv_all(&mut second, now);
+    assert_eq!(second.receive_fill(now), Some(1.0));
+    let lost = first.counters().loopback_overflow;
+    assert!(lost > 0 && arrived.len() > 500, "{lost} lost, {} arrived", arrived.len());
+    assert_eq!(psns(&arrived), (0..2000 - lost as u32).collect::<Vec<_>>());
+    // It goes on.
+    send(&mut first, 2, 5000..5001, 8);
+    assert_eq!(psns(&recv_all(&mut second, now)), [5000]);
+    assert_eq!(first.counters().loopback_overflow, lost);
+    assert_eq!(first.counters().tx_datagrams, 2011);
+}
+
+#[test]
+fn a_slot_that_is_gone_is_reached_through_the_kernel_and_its_successor_gets_what_is_sent_from_then_on()
+ {
+    let mut slots = Slots::new(1);
+    let (mut first, second) = (slots.port(1), slots.port(2));
+    send(&mut first, 2, 0..5, 8);
+    drop(second);
+    send(&mut first, 2, 5..6, 8);
+    assert_eq!((first.counters().loopback_datagrams, first.counters().tx_calls), (5, 1));
+    // One that hangs, and does not know yet that another is in its place.
+    let mut hanging = slots.port(2);
+    send(&mut first, 2, 6..7, 8);
+    let mut second = slots.port(2);
+    send(&mut first, 2, 7..9, 8);
+    let now = Instant::now();
+    let of_memory = |arrived: Vec<Arrived>| {
+        psns(&arrived).into_iter().filter(|psn| *psn != 5).collect::<Vec<_>>()
+    };
+    assert!(of_memory(recv_all(&mut hanging, now)).is_empty());
+    assert_eq!(of_memory(recv_all(&mut second, now)), [7, 8]);
+    drop(hanging);
+    send(&mut first, 2, 9..10, 8);
+    assert_eq!(of_memory(recv_all(&mut second, now)), [9]);
+    assert_eq!(first.counters().tx_calls, 1);
+}
+
+#[test]
+fn the_network_is_heard_however_much_another_slot_sends() {
+    let mut slots = Slots::new(1);
+    let (mut first, mut second) = (slots.port(1), slots.port(2));
+    let mut other = open(fresh_addr());
+    let to_second = flow(&other.caps(), second.caps().addrs[0]);
+    let mut from_other = batch(&other.caps());
+    push_to(&mut from_other, &to_second, qpn_of(2), 1000, 8);
+    let (now, mut rx) = (Instant::now(), RxBatch::default());
+    assert_eq!(other.send(now, &mut from_other).unwrap(), SendOutcome::Done);
+    wait_readable(&second);
+    let mut seen = Vec::new();
+    let mut heard = None;
+    for psn in 0..20 {
+        send(&mut first, 2, psn..psn + 1, 8);
+        send(&mut second, 2, 100 + psn..101 + psn, 8);
+        assert!(second.recv(now, &mut rx).unwrap() > 0);
+        keep(&mut rx, &mut seen);
+        if psns(&seen).contains(&1000) {
+            heard.get_or_insert(psn);
+        }
+    }
+    assert!(heard.is_some_and(|call| call <= 2), "{heard:?}");
+    seen.extend(recv_all(&mut second, now));
+    assert_eq!(seen.len(), 41);
+}
+
+#[test]
+fn a_port_that_is_to_use_the_kernel_neither_sends_nor_receives_so() {
+    let mut slots = Slots::new(1);
+    slots.options.loopback = false;
+    let by_kernel = slots.port(1);
+    slots.options.loopback = true;
+    let mut ports = [by_kernel, slots.port(2)];
+    send(&mut ports[0], 2, 0..3, 8);
+    send(&mut ports[1], 1, 3..6, 8);
+    let [to_first, to_second] = <[_; 2]>::try_from(arrivals(&mut ports, 6)).unwrap();
+    assert_eq!((psns(&to_first), psns(&to_second)), (vec![3, 4, 5], vec![0, 1, 2]));
+    for port in &mut ports {
+        assert_eq!((port.counters().loopback_datagrams, port.counters().tx_calls), (0, 1));
+    }
+}
