@@ -105,9 +105,9 @@ pub struct Settings {
     /// [default: memory].
     ///
     /// `memory`: within the process that serves them, copied once. `kernel`: through the system's
-    /// sockets and its loopback interface, like those between users, so that tcpdump shows them, and
-    /// tc and nftables can be tried on them. --capture, --fault and `urxe capture` see them either
-    /// way; raw sockets always send them.
+    /// sockets and its loopback interface, like those between users, so that tcpdump shows them,
+    /// and tc and nftables can be tried on them. --capture, --fault and `urxe capture` see them
+    /// either way; raw sockets always send them.
     #[arg(long, value_name = "WAY", value_enum)]
     pub loopback: Option<Loopback>,
 

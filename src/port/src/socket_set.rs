@@ -104,8 +104,8 @@ impl<S: Member> SocketSet<S> {
         Ok(if moved { self.close_groups() } else { Vec::new() })
     }
 
-    /// Has the descriptor readable whenever this one becomes so, although it is no socket. It is not
-    /// asked whether it still is, and need not be read.
+    /// Has the descriptor readable whenever this one becomes so, although it is no socket. It need
+    /// not be read.
     pub(crate) fn watch(&self, fd: BorrowedFd<'_>) -> Result<(), OpenError> {
         let (event, flags) = (EventData::new_u64(NO_MEMBER), EventFlags::IN | EventFlags::ET);
         epoll::add(&self.epoll, fd, event, flags).map_err(|errno| OpenError::Interface {

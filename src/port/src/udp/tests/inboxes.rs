@@ -98,7 +98,7 @@ fn a_slot_that_sleeps_is_woken_each_time_however_many_sockets_it_has() {
 }
 
 #[test]
-fn who_does_not_receive_loses_what_comes_last_and_nobody_waits_for_it() {
+fn a_slot_that_does_not_receive_loses_what_comes_last_and_nobody_waits_for_it() {
     let mut slots = Slots::new(1);
     let (mut first, mut second) = (slots.port(1), slots.port(2));
     send(&mut first, 2, 0..10, 4096);
@@ -122,8 +122,7 @@ fn who_does_not_receive_loses_what_comes_last_and_nobody_waits_for_it() {
 }
 
 #[test]
-fn a_slot_that_is_gone_is_reached_through_the_kernel_and_its_successor_gets_what_is_sent_from_then_on()
- {
+fn a_slot_that_is_gone_is_reached_through_the_kernel_and_its_successor_gets_what_is_new() {
     let mut slots = Slots::new(1);
     let (mut first, second) = (slots.port(1), slots.port(2));
     send(&mut first, 2, 0..5, 8);
