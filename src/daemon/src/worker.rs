@@ -62,7 +62,7 @@ pub fn run_if_worker() -> Option<ExitCode> {
         );
     });
     let served = served.and_then(|link| {
-        urxe_slot::serve(link, &[]).map_err(|error| {
+        urxe_slot::serve(link, None).map_err(|error| {
             tracing::error!(
                 target: SLOT,
                 uid,

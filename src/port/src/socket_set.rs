@@ -110,7 +110,7 @@ impl<S: Member> SocketSet<S> {
         let (event, flags) = (EventData::new_u64(NO_MEMBER), EventFlags::IN | EventFlags::ET);
         epoll::add(&self.epoll, fd, event, flags).map_err(|errno| OpenError::Interface {
             interface: self.interface.name.clone(),
-            step: "watching what other slots send",
+            step: "watching what other ports send",
             source: errno.into(),
         })
     }

@@ -354,7 +354,7 @@ mod tests {
     fn messages_without_room_are_told_when_there_is_room() {
         const QUESTIONS: usize = 5_000;
         let (mut broker, socket) = Link::<ToSlot, ToBroker>::pair().unwrap();
-        let slot = std::thread::spawn(|| serve(socket, &[]));
+        let slot = std::thread::spawn(|| serve(socket, None));
         let start = SlotBeginning {
             slot: 1,
             slots: SlotCount::MAX.get(),

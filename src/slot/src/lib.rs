@@ -63,7 +63,7 @@ use std::time::Instant;
 use unmapper::Unmapper;
 use urxe_engine::Tuning;
 use urxe_port::OpenError;
-use urxe_port::udp::Inboxes;
+use urxe_port::udp::{InboxOfDevice, Inboxes};
 use urxe_shm::control::closing::Closer;
 use urxe_types::{NoSlotCount, NoSuchSlot, Slot, SlotCount};
 
@@ -107,13 +107,16 @@ pub(crate) struct Allotment {
     pub(crate) runner: Runner,
 }
 
-/// Serves what comes over a link, until the broker lets go of it, with these inboxes for each
-/// device: other slots of the process have the same.
+/// Serves what comes over a link, until the broker lets go of it, with inboxes that other slots of
+/// the process have too, if there are any.
 ///
 /// # Errors
 /// Why the slot ended otherwise.
-pub fn serve(socket: OwnedFd, inboxes: &[Arc<Inboxes>]) -> Result<(), SlotError> {
-    let within = |device| WithinProcess { share: None, inboxes: inboxes.get(device).cloned() };
+pub fn serve(socket: OwnedFd, inboxes: Option<Arc<Inboxes>>) -> Result<(), SlotError> {
+    let within = |device| {
+        let inbox = inboxes.clone().map(|inboxes| InboxOfDevice { inboxes, device });
+        WithinProcess { share: None, inbox }
+    };
     match RunningSlot::begin(socket, Runner::Daemon, within, || ()) {
         Err(SlotError::Link(LinkError::Closed)) => Ok(()),
         begun => begun?.run(),

@@ -230,7 +230,7 @@ fn run(
 ) {
     let share: Arc<dyn ShareSockets> = Arc::new(InBothTables(mirror));
     let RunningSlot(event_loop) = match caught(catch_unwind(AssertUnwindSafe(|| {
-        let within = |_| WithinProcess { share: Some(Arc::clone(&share)), inboxes: None };
+        let within = |_| WithinProcess { share: Some(Arc::clone(&share)), inbox: None };
         RunningSlot::begin(link, Runner::Program, within, first)
     }))) {
         Ok(slot) => slot,

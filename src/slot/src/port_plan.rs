@@ -7,7 +7,7 @@ use std::time::{Instant, SystemTime};
 use urxe_port::capture::Capture;
 use urxe_port::fault::{Fault, FaultSpec};
 use urxe_port::raw::{RawOptions, RawPort};
-use urxe_port::udp::{Inboxes, UdpOptions, UdpPort};
+use urxe_port::udp::{InboxOfDevice, UdpOptions, UdpPort};
 use urxe_port::{OpenError, Port, ShareSockets};
 use urxe_types::SlotId;
 
@@ -40,8 +40,8 @@ pub struct PortPlan {
 pub struct WithinProcess {
     /// The way to share its sockets with pollers.
     pub share: Option<Arc<dyn ShareSockets>>,
-    /// The inboxes of the slots of this process, for the port's device.
-    pub inboxes: Option<Arc<Inboxes>>,
+    /// How it and other ports of this process reach each other.
+    pub inbox: Option<InboxOfDevice>,
 }
 
 impl PortPlan {
@@ -69,8 +69,8 @@ impl PortPlan {
     ) -> Result<Box<dyn Port>, OpenError> {
         Ok(match self.kind {
             PortKind::Udp => {
-                let WithinProcess { share, inboxes } = within;
-                let options = UdpOptions { share, inboxes, ..self.udp_options(slot) };
+                let WithinProcess { share, inbox } = within;
+                let options = UdpOptions { share, inbox, ..self.udp_options(slot) };
                 Box::new(UdpPort::open_interface(&self.interface, &options)?)
             }
             PortKind::Raw => {

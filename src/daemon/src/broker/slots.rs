@@ -71,8 +71,8 @@ pub(crate) struct Slots {
     plan: SlotPlan,
     tuning: Tuning,
     plans: Vec<DevicePlan>,
-    /// By what those of the daemon's own user reach each other, for each device.
-    inboxes: Arc<[Arc<Inboxes>]>,
+    /// By what those of the daemon's own user reach each other.
+    inboxes: Arc<Inboxes>,
     worker: Option<PathBuf>,
     watcher: Watcher,
     closer: Closer,
@@ -92,11 +92,10 @@ pub(crate) struct Slots {
 impl Slots {
     pub(crate) fn new(beginning: SlotsBeginning) -> io::Result<Slots> {
         let SlotsBeginning { plan, tuning, plans, worker, watcher } = beginning;
-        let inboxes = plans.iter().map(|_| Inboxes::new(plan.own()).map(Arc::new));
         Ok(Slots {
             plan,
             tuning,
-            inboxes: inboxes.collect::<io::Result<_>>()?,
+            inboxes: Arc::new(Inboxes::new(plan.own(), plans.len())?),
             plans,
             worker,
             watcher,
@@ -331,11 +330,10 @@ impl Slots {
         }
         let how_ended = Arc::clone(how_ended);
         // WIRE-202
-        let is_own = self.plan.own().contains(&slot);
-        let inboxes = if is_own { Arc::clone(&self.inboxes) } else { Arc::default() };
+        let inboxes = self.plan.own().contains(&slot).then(|| Arc::clone(&self.inboxes));
         std::thread::Builder::new()
             .name(format!("urxed-slot{slot}"))
-            .spawn(move || run_in_thread(slot, &how_ended, || urxe_slot::serve(link, &inboxes)))
+            .spawn(move || run_in_thread(slot, &how_ended, || urxe_slot::serve(link, inboxes)))
             .map(Runner::Thread)
     }
 

@@ -1,14 +1,16 @@
-//! What the slots of one process send each other for one device, through memory.
+//! What the slots of one process send each other, and their devices, through memory.
 //!
-//! Each slot has an inbox. Who sends to one whose owner is behind does not wait for it, as that
-//! would keep its own programs waiting for those of another slot: what there is no room for is
-//! dropped and counted, as a socket's receive queue does.
+//! Each slot has an inbox for each device. Who sends to one whose owner is behind does not wait for
+//! it, as that would keep its own programs waiting for those of another slot: what there is no room
+//! for is dropped and counted, as a socket's receive queue does.
 
 use crate::RxBatch;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use rustix::event::{EventfdFlags, eventfd};
+use std::collections::BTreeMap;
 use std::fmt::{Debug, Formatter};
 use std::io;
+use std::net::IpAddr;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -19,12 +21,14 @@ use urxe_wire::Outer;
 /// Buffers of 64 KiB of what was sent to a slot and not received yet.
 const BUFFERS: usize = 64;
 
-/// The inboxes of slots of one process, for one device.
+/// The inboxes of slots of one process.
 #[derive(Debug)]
 pub struct Inboxes {
-    /// The slot that the first belongs to.
-    first: usize,
+    slots: Range<usize>,
+    /// Those of the first device, by slot, and then of the others.
     inboxes: Vec<Arc<Inbox>>,
+    /// Which device has an address, as far as ports have said so.
+    addresses: RwLock<BTreeMap<IpAddr, usize>>,
 }
 
 #[derive(Debug)]
@@ -48,10 +52,8 @@ struct Waiting {
 /// What became of packets for an inbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Put {
-    /// They wait there, the first ones in it: its owner is to be [woken](Inboxes::wake).
-    First,
-    /// They wait there behind others.
-    Behind,
+    /// They wait there. Its owner is to be [woken](OwnInbox::wake_others).
+    Taken,
     /// There was no room for them.
     NoRoom,
     /// Nobody receives there.
@@ -59,42 +61,20 @@ pub(super) enum Put {
 }
 
 impl Inboxes {
-    /// For slots of these numbers.
+    /// For slots of these numbers, each with so many devices.
     ///
     /// # Errors
-    /// If the process may have no more descriptors: each slot takes one.
-    pub fn new(slots: Range<usize>) -> io::Result<Inboxes> {
-        let first = slots.start;
-        let inboxes = slots.map(|_| Inbox::new().map(Arc::new)).collect::<io::Result<_>>()?;
-        Ok(Inboxes { first, inboxes })
+    /// If the process may have no more descriptors: each inbox takes one.
+    pub fn new(slots: Range<usize>, devices: usize) -> io::Result<Inboxes> {
+        let inboxes = (0..slots.len() * devices).map(|_| Inbox::new().map(Arc::new));
+        let inboxes = inboxes.collect::<io::Result<_>>()?;
+        Ok(Inboxes { slots, inboxes, addresses: RwLock::default() })
     }
 
-    fn of(&self, slot: SlotId) -> Option<&Arc<Inbox>> {
-        self.inboxes.get(slot.index().checked_sub(self.first)?)
-    }
-
-    /// Puts packets that lie back to back into a slot's inbox, each as long as `segment` but for a
-    /// shorter last one.
-    pub(super) fn put(&self, slot: SlotId, outer: &Outer, bytes: &[u8], segment: usize) -> Put {
-        let Some(inbox) = self.of(slot) else { return Put::NobodyThere };
-        let mut waiting = inbox.waiting.lock();
-        if waiting.owner.is_none() {
-            return Put::NobodyThere;
-        }
-        if !waiting.batch.push_run(outer, bytes, segment) {
-            return Put::NoRoom;
-        }
-        if inbox.is_filled.swap(true, Ordering::Relaxed) { Put::Behind } else { Put::First }
-    }
-
-    /// Wakes slots that may be asleep: bit N is for slot N.
-    pub(super) fn wake(&self, slots: u64) {
-        for (inbox, slot) in self.inboxes.iter().zip(self.first..) {
-            if slots >> slot & 1 != 0 {
-                // What refuses is full, and was written to before.
-                let _ = rustix::io::write(&inbox.bell, &1u64.to_ne_bytes());
-            }
-        }
+    /// Where the inbox of a slot for a device is, if it has one.
+    fn place(&self, device: usize, slot: SlotId) -> Option<usize> {
+        let slot = slot.index();
+        self.slots.contains(&slot).then(|| device * self.slots.len() + slot - self.slots.start)
     }
 }
 
@@ -117,17 +97,30 @@ impl Debug for Waiting {
     }
 }
 
-/// A slot's own inbox. When it is dropped, what waits there is lost.
+/// How a port is reached by other ports of its process, and they by it.
+#[derive(Clone, Debug)]
+pub struct InboxOfDevice {
+    /// All that there are.
+    pub inboxes: Arc<Inboxes>,
+    /// The device that the port is of, by number.
+    pub device: usize,
+}
+
+/// A slot's own inbox for a device. When it is dropped, what waits there is lost.
 #[derive(Debug)]
 pub(super) struct OwnInbox {
+    of: InboxOfDevice,
     inbox: Arc<Inbox>,
     owner: u64,
+    /// Where the inboxes are whose owners are to be woken.
+    to_wake: Vec<usize>,
 }
 
 impl OwnInbox {
     /// Opens the inbox of a slot, if it has one; who had it before gets nothing more.
-    pub(super) fn open(inboxes: &Inboxes, slot: SlotId) -> Option<OwnInbox> {
-        let inbox = Arc::clone(inboxes.of(slot)?);
+    pub(super) fn open(of: &InboxOfDevice, slot: SlotId) -> Option<OwnInbox> {
+        let place = of.inboxes.place(of.device, slot)?;
+        let inbox = Arc::clone(of.inboxes.inboxes.get(place)?);
         let mut waiting = inbox.waiting.lock();
         waiting.owners += 1;
         waiting.owner = Some(waiting.owners);
@@ -135,7 +128,69 @@ impl OwnInbox {
         inbox.is_filled.store(false, Ordering::Relaxed);
         let owner = waiting.owners;
         drop(waiting);
-        Some(OwnInbox { inbox, owner })
+        Some(OwnInbox { of: of.clone(), inbox, owner, to_wake: Vec::new() })
+    }
+
+    /// Where the inbox of a slot is for the device that has an address, if there is one in this
+    /// process.
+    pub(super) fn place_of(&self, addr: IpAddr, is_own: bool, slot: SlotId) -> Option<usize> {
+        let device = match addr {
+            _ if is_own => self.of.device,
+            // Another device may have the address of a peer on the link of this one.
+            IpAddr::V6(v6) if v6.is_unicast_link_local() => return None,
+            _ => *self.of.inboxes.addresses.read().get(&addr)?,
+        };
+        self.of.inboxes.place(device, slot)
+    }
+
+    /// Puts packets that lie back to back into the inbox of a slot for the device that has their
+    /// address, which may be [our own](OwnInbox) (`is_own`). Each is as long as `segment` but for a
+    /// shorter last one.
+    pub(super) fn put(
+        &mut self,
+        (slot, is_own): (SlotId, bool),
+        outer: &Outer,
+        bytes: &[u8],
+        segment: usize,
+    ) -> Put {
+        let place = self.place_of(outer.flow.dst, is_own, slot);
+        let Some(place) = place else { return Put::NobodyThere };
+        let Some(inbox) = self.of.inboxes.inboxes.get(place) else { return Put::NobodyThere };
+        let mut waiting = inbox.waiting.lock();
+        if waiting.owner.is_none() {
+            return Put::NobodyThere;
+        }
+        if !waiting.batch.push_run(outer, bytes, segment) {
+            return Put::NoRoom;
+        }
+        if !inbox.is_filled.swap(true, Ordering::Relaxed) {
+            self.to_wake.push(place);
+        }
+        Put::Taken
+    }
+
+    /// Wakes those who may be asleep, and had nothing in their inboxes before something was
+    /// [put](Self::put) there.
+    pub(super) fn wake_others(&mut self) {
+        for place in self.to_wake.drain(..) {
+            if let Some(inbox) = self.of.inboxes.inboxes.get(place) {
+                // What refuses is full, and was written to before.
+                let _ = rustix::io::write(&inbox.bell, &1u64.to_ne_bytes());
+            }
+        }
+    }
+
+    /// What is for this address is for this device from now on.
+    pub(super) fn add_address(&self, addr: IpAddr) {
+        self.of.inboxes.addresses.write().insert(addr, self.of.device);
+    }
+
+    /// It is no more, for whatever slot: the address goes from all of them.
+    pub(super) fn remove_address(&self, addr: IpAddr) {
+        let mut addresses = self.of.inboxes.addresses.write();
+        if addresses.get(&addr) == Some(&self.of.device) {
+            addresses.remove(&addr);
+        }
     }
 
     /// What becomes readable, again and again, when something comes into the empty inbox.

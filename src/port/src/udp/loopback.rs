@@ -1,7 +1,7 @@
-//! The ways of a port through memory: to itself, and to the other slots of its process.
+//! The ways of a port through memory: to itself, and to other ports of its process.
 //!
-//! Programs of one daemon that talk to each other do so from an address of their device to one of
-//! the same device. The kernel would carry that over its loopback interface: a system call each
+//! Programs of one daemon that talk to each other do so from an address of a device to one of the
+//! same or of another. The kernel would carry that over its loopback interface: a system call each
 //! way, two copies of the bytes, and a queue that may overflow. Here they are copied once, and
 //! nothing is lost that a slot sends itself. They are the same bytes: what looks at packets or
 //! breaks them around the port does so as ever, and each ICRC is checked.
@@ -49,23 +49,23 @@ impl UdpPort {
     /// Takes out of a batch what can go through memory. Returns whether there was room for all of
     /// it that is for ourselves.
     pub(super) fn loop_back(&mut self, now: Instant, batch: &mut TxBatch) -> bool {
-        let UdpPort { loopback: Some(loopback), sockets, options, counters, .. } = self else {
+        let UdpPort { loopback: Some(loopback), inbox, sockets, options, counters, .. } = self
+        else {
             return true;
         };
         let has = |addr: IpAddr| !addr.is_multicast() && sockets.position(addr).is_some();
         let mut is_short = false;
-        // Slots to be woken, a bit each.
-        let mut to_wake: u64 = 0;
-        // WIRE-201
         batch.take_runs(|run| {
-            if is_short || !has(run.flow.dst) || !has(run.flow.src) {
+            if is_short || !has(run.flow.src) {
                 return false;
             }
             let outer = Outer { flow: *run.flow, ident: Ident::Hidden { guess: run.first_ident } };
             // Two packets in one datagram are found in it.
             let segment = if run.is_joined { run.bytes.len() } else { run.segment_len };
             let (datagrams, bytes) = (run.segments as u64, run.bytes.len() as u64);
-            if run.slot == options.slot {
+            let is_own = has(run.flow.dst);
+            if is_own && run.slot == options.slot {
+                // WIRE-201
                 is_short = !loopback.waiting.push_run(&outer, run.bytes, segment);
                 if is_short {
                     return false;
@@ -75,10 +75,9 @@ impl UdpPort {
                 counters.rx_bytes += bytes;
             } else {
                 // WIRE-202
-                let Some(inboxes) = &options.inboxes else { return false };
-                match inboxes.put(run.slot, &outer, run.bytes, segment) {
-                    Put::First => to_wake |= 1 << run.slot.index(),
-                    Put::Behind => {}
+                let Some(inbox) = inbox else { return false };
+                match inbox.put((run.slot, is_own), &outer, run.bytes, segment) {
+                    Put::Taken => {}
                     Put::NoRoom => counters.loopback_overflow += datagrams,
                     Put::NobodyThere => return false,
                 }
@@ -89,8 +88,8 @@ impl UdpPort {
             true
         });
         counters.tx_blocked += u64::from(is_short);
-        if let Some(inboxes) = options.inboxes.as_ref().filter(|_| to_wake != 0) {
-            inboxes.wake(to_wake);
+        if let Some(inbox) = inbox {
+            inbox.wake_others();
         }
         !is_short
     }

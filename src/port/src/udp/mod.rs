@@ -20,8 +20,8 @@
 //! Each address has a socket, or one for each slot of a device ([`UdpGroup`]). Each multicast group
 //! that was joined has another, bound to the group, which all ports of this machine can have
 //! together: the kernel gives each a copy. What is for the port itself can do without the kernel
-//! ([`UdpOptions::loopback`]), and so can what is for another slot of the process
-//! ([`UdpOptions::inboxes`]).
+//! ([`UdpOptions::loopback`]), and so can what is for another port of the process
+//! ([`UdpOptions::inbox`]).
 
 mod group;
 mod inboxes;
@@ -43,8 +43,8 @@ use crate::{
     AddressSockets, IcmpError, OpenError, Port, PortCounters, RxBatch, SendOutcome, ShareSockets,
 };
 pub use group::UdpGroup;
-pub use inboxes::Inboxes;
 use inboxes::OwnInbox;
+pub use inboxes::{InboxOfDevice, Inboxes};
 use loopback::Loopback;
 use receive::Source;
 use socket::{UdpSocket, message};
@@ -93,9 +93,9 @@ pub struct UdpOptions {
     /// slot, goes through memory. Otherwise the kernel has it, and sends it over its loopback
     /// interface.
     pub loopback: bool,
-    /// By what it reaches slots of this process in the same way, and they it, if there are any.
-    /// Needs `loopback`.
-    pub inboxes: Option<Arc<Inboxes>>,
+    /// By what it reaches other ports of this process in the same way, and they it, if there are
+    /// any. Needs `loopback`.
+    pub inbox: Option<InboxOfDevice>,
     /// Makes the sockets usable for pollers ([`Port::set_poller`]), if there are to be any.
     pub share: Option<Arc<dyn ShareSockets>>,
 }
@@ -132,7 +132,7 @@ impl Default for UdpOptions {
             source_ports,
             slot: SlotId::BROKER,
             loopback: false,
-            inboxes: None,
+            inbox: None,
             share: None,
         }
     }
@@ -153,7 +153,7 @@ pub struct UdpPort {
     receiver: Receiver,
     /// The way to ourselves, if that does not lead through the kernel.
     loopback: Option<Loopback>,
-    /// What other slots of the process send us.
+    /// What other ports of the process send us.
     inbox: Option<OwnInbox>,
     /// Which is to be received from next.
     next_source: Source,
@@ -185,8 +185,8 @@ impl UdpPort {
     fn on(interface: Link, options: &UdpOptions) -> Result<UdpPort, OpenError> {
         let sockets = SocketSet::new(interface)?;
         let loopback = options.loopback.then(Loopback::new);
-        let inboxes = options.inboxes.as_ref().filter(|_| options.loopback);
-        let inbox = inboxes.and_then(|inboxes| OwnInbox::open(inboxes, options.slot));
+        let inbox = options.inbox.as_ref().filter(|_| options.loopback);
+        let inbox = inbox.and_then(|inbox| OwnInbox::open(inbox, options.slot));
         if let Some(inbox) = &inbox {
             sockets.watch(inbox.bell())?;
         }
@@ -383,11 +383,17 @@ impl Port for UdpPort {
             // MCAST-013
             self.counters.groups_lost += u64::from(self.join(group).is_err());
         }
+        if let Some(inbox) = &self.inbox {
+            inbox.add_address(addr);
+        }
         Ok(())
     }
 
     fn remove_address(&mut self, addr: IpAddr) {
         self.sockets.close(addr);
+        if let Some(inbox) = &self.inbox {
+            inbox.remove_address(addr);
+        }
     }
 
     fn join(&mut self, group: IpAddr) -> io::Result<()> {

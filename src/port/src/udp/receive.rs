@@ -1,4 +1,4 @@
-//! What a port receives: from its sockets, from other slots of its process, and from itself.
+//! What a port receives: from its sockets, from other ports of its process, and from itself.
 //!
 //! Each has its turn: what comes from the network, for another program perhaps, is not to wait for
 //! all that QPs of this machine send each other, nor they for it.
@@ -21,7 +21,7 @@ const SOURCES: usize = 3;
 pub(super) enum Source {
     #[default]
     Itself,
-    OtherSlots,
+    OtherPorts,
     Network,
 }
 
@@ -29,8 +29,8 @@ impl Source {
     /// Which is asked after this one.
     pub(super) fn next(self) -> Source {
         match self {
-            Source::Itself => Source::OtherSlots,
-            Source::OtherSlots => Source::Network,
+            Source::Itself => Source::OtherPorts,
+            Source::OtherPorts => Source::Network,
             Source::Network => Source::Itself,
         }
     }
@@ -42,7 +42,7 @@ impl UdpPort {
         for _ in 0..SOURCES {
             let received = match self.next_source {
                 Source::Itself => self.loopback.as_mut().map_or(0, |itself| itself.receive(rx)),
-                Source::OtherSlots => self.recv_from_other_slots(rx),
+                Source::OtherPorts => self.recv_from_other_ports(rx),
                 Source::Network => self.recv_from_network(rx)?,
             };
             self.next_source = self.next_source.next();
@@ -53,10 +53,10 @@ impl UdpPort {
         // Where it costs no system call to ask comes first, for then others need not be asked.
         self.next_source = Source::default();
         // What came in since they were asked may have been told to the network's turn alone.
-        Ok(self.recv_from_other_slots(rx))
+        Ok(self.recv_from_other_ports(rx))
     }
 
-    fn recv_from_other_slots(&mut self, rx: &mut RxBatch) -> usize {
+    fn recv_from_other_ports(&mut self, rx: &mut RxBatch) -> usize {
         let Some(fill) = self.inbox.as_ref().and_then(|inbox| inbox.receive(rx)) else { return 0 };
         self.gauge.note(fill);
         self.counters.rx_datagrams += rx.len() as u64;

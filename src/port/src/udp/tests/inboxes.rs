@@ -6,23 +6,32 @@ use crate::testing::slots::arrivals;
 use std::thread;
 use urxe_types::Qpn;
 
-/// Slots 1 and 2 of a process, which have these addresses.
+/// Slots 1 and 2 of a process, which have two devices; the first has these addresses.
 struct Slots {
     groups: Vec<UdpGroup>,
     options: UdpOptions,
+    inboxes: Arc<Inboxes>,
 }
 
 impl Slots {
     fn new(addresses: usize) -> Slots {
-        let inboxes = Some(Arc::new(Inboxes::new(1..3).unwrap()));
+        let inboxes = Arc::new(Inboxes::new(1..3, 2).unwrap());
         let groups = (0..addresses).map(|_| open_group(fresh_addr(), 3)).collect();
-        Slots { groups, options: UdpOptions { loopback: true, inboxes, ..UdpOptions::default() } }
+        let options = UdpOptions { loopback: true, ..UdpOptions::default() };
+        Slots { groups, options, inboxes }
     }
 
-    /// The port of one of them, begun anew.
+    /// The port of one of them for a device, without any address.
+    fn port_of(&self, device: usize, id: usize) -> UdpPort {
+        let inboxes = Arc::clone(&self.inboxes);
+        let inbox = Some(InboxOfDevice { inboxes, device });
+        let options = UdpOptions { slot: slot(id), inbox, ..self.options.clone() };
+        UdpPort::open_interface("lo", &options).unwrap()
+    }
+
+    /// The port of one of them for the first device, begun anew.
     fn port(&mut self, id: usize) -> UdpPort {
-        let options = UdpOptions { slot: slot(id), ..self.options.clone() };
-        let mut port = UdpPort::open_interface("lo", &options).unwrap();
+        let mut port = self.port_of(0, id);
         for group in &mut self.groups {
             port.adopt(group.give(slot(id)).unwrap()).unwrap();
         }
@@ -37,7 +46,11 @@ fn qpn_of(id: u32) -> Qpn {
 
 /// Sends packets of these PSNs from a port to a QP of a slot at its own first address.
 fn send(from: &mut UdpPort, id: u32, psns: std::ops::Range<u32>, len: usize) {
-    let addr = from.caps().addrs[0];
+    send_to(from, from.caps().addrs[0], id, psns, len);
+}
+
+/// The same to another address.
+fn send_to(from: &mut UdpPort, addr: IpAddr, id: u32, psns: std::ops::Range<u32>, len: usize) {
     let (flow, mut batch) = (flow(&from.caps(), addr), batch(&from.caps()));
     for psn in psns {
         push_to(&mut batch, &flow, qpn_of(id), psn, len);
@@ -187,4 +200,51 @@ fn a_port_that_is_to_use_the_kernel_neither_sends_nor_receives_so() {
     for port in &mut ports {
         assert_eq!((port.counters().loopback_datagrams, port.counters().tx_calls), (0, 1));
     }
+}
+
+#[test]
+fn devices_of_one_process_reach_each_other_too_as_long_as_they_have_their_addresses() {
+    let mut slots = Slots::new(1);
+    let mut first = slots.port(1);
+    let mut group = open_group(fresh_addr(), 3);
+    let mut second = slots.port_of(1, 1);
+    second.adopt(group.give(slot(1)).unwrap()).unwrap();
+    let [addr, second_addr] = [&first, &second].map(|port| port.caps().addrs[0]);
+    let now = Instant::now();
+    send_to(&mut first, second_addr, 1, 0..3, 100);
+    send_to(&mut second, addr, 1, 3..5, 100);
+    assert_eq!(psns(&recv_all(&mut second, now)), [0, 1, 2]);
+    let arrived = recv_all(&mut first, now);
+    assert_eq!(psns(&arrived), [3, 4]);
+    assert!(arrived.iter().all(|got| got.verdict == Verdict::Exact));
+    assert_eq!((arrived[0].outer.flow.src, arrived[0].outer.flow.dst), (second_addr, addr));
+    assert_eq!((first.counters().tx_calls, second.counters().tx_calls), (0, 0));
+    // One that it has no more is the network's, and so is one that no device has.
+    second.remove_address(second_addr);
+    send_to(&mut first, second_addr, 1, 5..6, 100);
+    send_to(&mut first, fresh_addr(), 1, 6..7, 100);
+    assert_eq!((first.counters().tx_calls, first.counters().loopback_datagrams), (2, 3));
+    assert!(recv_all(&mut second, now).is_empty());
+    // The other device has it now.
+    drop(group);
+    first.adopt(open_group(second_addr, 3).give(slot(1)).unwrap()).unwrap();
+    send(&mut first, 1, 7..8, 100);
+    send_to(&mut first, second_addr, 1, 8..9, 100);
+    assert_eq!(psns(&recv_all(&mut first, now)), [7, 8]);
+}
+
+#[test]
+fn a_link_local_address_of_another_device_may_be_a_peers_too_and_is_the_networks() {
+    let slots = Slots::new(0);
+    let (mut first, second) = (slots.port_of(0, 1), slots.port_of(1, 1));
+    let of_peer: IpAddr = "fe80::2".parse().unwrap();
+    let of_link: IpAddr = "2001:db8::2".parse().unwrap();
+    let inbox = first.inbox.as_mut().unwrap();
+    for (addr, expected) in [(of_peer, None), (of_link, Some(1 << 1))] {
+        second.inbox.as_ref().unwrap().add_address(addr);
+        assert_eq!(inbox.place_of(addr, false, slot(1)), expected);
+    }
+    // One of our own device is ours.
+    assert_eq!(inbox.place_of(of_peer, true, slot(2)), Some(1));
+    assert_eq!(inbox.place_of(of_link, false, slot(3)), None);
 }
