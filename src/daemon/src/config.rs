@@ -101,13 +101,14 @@ pub struct Settings {
     #[serde(deserialize_with = "source_ports")]
     pub source_ports: Option<u8>,
 
-    /// How packets from a device to itself go, between programs of urxed's own user or of one other
-    /// [default: memory].
+    /// How packets from a device to itself, or to another device of this daemon, go between
+    /// programs of one user [default: memory].
     ///
     /// `memory`: within the process that serves them, copied once. `kernel`: through the system's
     /// sockets and its loopback interface, like those between users, so that tcpdump shows them,
     /// and tc and nftables can be tried on them. --capture, --fault and `urxe capture` see them
-    /// either way; raw sockets always send them.
+    /// either way. Raw sockets always send them; so do, to other devices, the process of another
+    /// user and a program that runs its own slot.
     #[arg(long, value_name = "WAY", value_enum)]
     pub loopback: Option<Loopback>,
 
@@ -225,7 +226,7 @@ impl From<PortBackend> for PortKind {
     }
 }
 
-/// How packets from a device to itself go, between QPs that one process serves.
+/// How packets among the devices of a daemon go, between QPs that one process serves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Loopback {

@@ -95,7 +95,7 @@ impl Slots {
         Ok(Slots {
             plan,
             tuning,
-            inboxes: Arc::new(Inboxes::new(plan.own(), plans.len())?),
+            inboxes: Arc::new(Inboxes::new(plan.own(), plans.len())),
             plans,
             worker,
             watcher,

@@ -9,7 +9,6 @@ use parking_lot::{Mutex, RwLock};
 use rustix::event::{EventfdFlags, eventfd};
 use std::collections::BTreeMap;
 use std::fmt::{Debug, Formatter};
-use std::io;
 use std::net::IpAddr;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -31,21 +30,28 @@ pub struct Inboxes {
     addresses: RwLock<BTreeMap<IpAddr, usize>>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Inbox {
     waiting: Mutex<Waiting>,
     /// There is something in it: what its owner looks at without the lock.
     is_filled: AtomicBool,
-    /// An eventfd that is written to whenever something came into an empty inbox.
-    bell: OwnedFd,
 }
 
-/// What waits in an inbox.
+/// What waits in an inbox, if somebody receives there.
+#[derive(Debug, Default)]
 struct Waiting {
-    /// Whose it is, if anybody's: a slot may be begun anew while its predecessor hangs.
-    owner: Option<u64>,
+    owner: Option<Owner>,
     /// How many it has had.
     owners: u64,
+}
+
+/// Who receives from an inbox.
+struct Owner {
+    /// The how many-th: a slot may be begun anew while its predecessor hangs.
+    number: u64,
+    /// An eventfd that is written to whenever something came into the empty inbox.
+    bell: Arc<OwnedFd>,
+    /// What waits.
     batch: RxBatch,
 }
 
@@ -62,13 +68,9 @@ pub(super) enum Put {
 
 impl Inboxes {
     /// For slots of these numbers, each with so many devices.
-    ///
-    /// # Errors
-    /// If the process may have no more descriptors: each inbox takes one.
-    pub fn new(slots: Range<usize>, devices: usize) -> io::Result<Inboxes> {
-        let inboxes = (0..slots.len() * devices).map(|_| Inbox::new().map(Arc::new));
-        let inboxes = inboxes.collect::<io::Result<_>>()?;
-        Ok(Inboxes { slots, inboxes, addresses: RwLock::default() })
+    pub fn new(slots: Range<usize>, devices: usize) -> Inboxes {
+        let inboxes = (0..slots.len() * devices).map(|_| Arc::default()).collect();
+        Inboxes { slots, inboxes, addresses: RwLock::default() }
     }
 
     /// Where the inbox of a slot for a device is, if it has one.
@@ -78,22 +80,17 @@ impl Inboxes {
     }
 }
 
-impl Inbox {
-    fn new() -> io::Result<Inbox> {
-        let waiting = Waiting { owner: None, owners: 0, batch: RxBatch::new(BUFFERS) };
-        Ok(Inbox {
-            waiting: Mutex::new(waiting),
-            is_filled: AtomicBool::new(false),
-            bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
-        })
+impl Waiting {
+    /// The owner, if it is the one of this number.
+    fn owner_of(&mut self, number: u64) -> Option<&mut Owner> {
+        self.owner.as_mut().filter(|owner| owner.number == number)
     }
 }
 
-impl Debug for Waiting {
+impl Debug for Owner {
     fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
-        let Waiting { owner, owners, batch } = self;
-        let datagrams = batch.len();
-        write!(f, "{datagrams} datagrams for owner {owner:?} of {owners}")
+        let Owner { number, bell: _, batch } = self;
+        write!(f, "owner {number}, for which {} datagrams wait", batch.len())
     }
 }
 
@@ -111,24 +108,28 @@ pub struct InboxOfDevice {
 pub(super) struct OwnInbox {
     of: InboxOfDevice,
     inbox: Arc<Inbox>,
-    owner: u64,
-    /// Where the inboxes are whose owners are to be woken.
-    to_wake: Vec<usize>,
+    /// Our [number](Owner) as its owner, and our bell.
+    number: u64,
+    bell: Arc<OwnedFd>,
+    /// The bells of those that are to be woken.
+    to_wake: Vec<Arc<OwnedFd>>,
 }
 
 impl OwnInbox {
-    /// Opens the inbox of a slot, if it has one; who had it before gets nothing more.
+    /// Opens the inbox of a slot; who had it before gets nothing more. `None`: it has none, or
+    /// there is no descriptor for it, and it is reached through the kernel.
     pub(super) fn open(of: &InboxOfDevice, slot: SlotId) -> Option<OwnInbox> {
         let place = of.inboxes.place(of.device, slot)?;
         let inbox = Arc::clone(of.inboxes.inboxes.get(place)?);
+        let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok()?);
         let mut waiting = inbox.waiting.lock();
         waiting.owners += 1;
-        waiting.owner = Some(waiting.owners);
-        waiting.batch.clear();
+        let number = waiting.owners;
+        let batch = RxBatch::new(BUFFERS);
+        waiting.owner = Some(Owner { number, bell: Arc::clone(&bell), batch });
         inbox.is_filled.store(false, Ordering::Relaxed);
-        let owner = waiting.owners;
         drop(waiting);
-        Some(OwnInbox { of: of.clone(), inbox, owner, to_wake: Vec::new() })
+        Some(OwnInbox { of: of.clone(), inbox, number, bell, to_wake: Vec::new() })
     }
 
     /// Where the inbox of a slot is for the device that has an address, if there is one in this
@@ -157,14 +158,12 @@ impl OwnInbox {
         let Some(place) = place else { return Put::NobodyThere };
         let Some(inbox) = self.of.inboxes.inboxes.get(place) else { return Put::NobodyThere };
         let mut waiting = inbox.waiting.lock();
-        if waiting.owner.is_none() {
-            return Put::NobodyThere;
-        }
-        if !waiting.batch.push_run(outer, bytes, segment) {
+        let Some(owner) = &mut waiting.owner else { return Put::NobodyThere };
+        if !owner.batch.push_run(outer, bytes, segment) {
             return Put::NoRoom;
         }
         if !inbox.is_filled.swap(true, Ordering::Relaxed) {
-            self.to_wake.push(place);
+            self.to_wake.push(Arc::clone(&owner.bell));
         }
         Put::Taken
     }
@@ -172,11 +171,9 @@ impl OwnInbox {
     /// Wakes those who may be asleep, and had nothing in their inboxes before something was
     /// [put](Self::put) there.
     pub(super) fn wake_others(&mut self) {
-        for place in self.to_wake.drain(..) {
-            if let Some(inbox) = self.of.inboxes.inboxes.get(place) {
-                // What refuses is full, and was written to before.
-                let _ = rustix::io::write(&inbox.bell, &1u64.to_ne_bytes());
-            }
+        for bell in self.to_wake.drain(..) {
+            // What refuses is full, and was written to before.
+            let _ = rustix::io::write(&bell, &1u64.to_ne_bytes());
         }
     }
 
@@ -195,7 +192,7 @@ impl OwnInbox {
 
     /// What becomes readable, again and again, when something comes into the empty inbox.
     pub(super) fn bell(&self) -> BorrowedFd<'_> {
-        self.inbox.bell.as_fd()
+        self.bell.as_fd()
     }
 
     /// Receives all that waits, if there is anything. Returns how full the inbox was, from 0 to 1.
@@ -204,12 +201,10 @@ impl OwnInbox {
             return None;
         }
         let mut waiting = self.inbox.waiting.lock();
-        if waiting.owner != Some(self.owner) {
-            return None;
-        }
+        let Owner { batch, .. } = waiting.owner_of(self.number)?;
         self.inbox.is_filled.store(false, Ordering::Relaxed);
-        let fill = waiting.batch.fill();
-        rx.take_all(&mut waiting.batch);
+        let fill = batch.fill();
+        rx.take_all(batch);
         Some(fill)
     }
 }
@@ -217,9 +212,8 @@ impl OwnInbox {
 impl Drop for OwnInbox {
     fn drop(&mut self) {
         let mut waiting = self.inbox.waiting.lock();
-        if waiting.owner == Some(self.owner) {
+        if waiting.owner_of(self.number).is_some() {
             waiting.owner = None;
-            waiting.batch = RxBatch::new(BUFFERS);
             self.inbox.is_filled.store(false, Ordering::Relaxed);
         }
     }

@@ -15,7 +15,7 @@ struct Slots {
 
 impl Slots {
     fn new(addresses: usize) -> Slots {
-        let inboxes = Arc::new(Inboxes::new(1..3, 2).unwrap());
+        let inboxes = Arc::new(Inboxes::new(1..3, 2));
         let groups = (0..addresses).map(|_| open_group(fresh_addr(), 3)).collect();
         let options = UdpOptions { loopback: true, ..UdpOptions::default() };
         Slots { groups, options, inboxes }
