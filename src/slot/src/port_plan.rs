@@ -29,7 +29,7 @@ pub struct PortPlan {
     pub interface: String,
     /// UDP source ports of an address.
     pub source_ports: u8,
-    /// Whether UDP packets of the device for itself go through memory, where that can be.
+    /// Whether UDP packets among the devices of a process go through memory, where that can be.
     pub loopback: bool,
     /// What is broken on purpose.
     pub fault: Option<FaultSpec>,

@@ -5,7 +5,7 @@
 //! for is dropped and counted, as a socket's receive queue does.
 
 use crate::RxBatch;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, eventfd};
 use std::collections::BTreeMap;
 use std::fmt::{Debug, Formatter};
@@ -13,7 +13,7 @@ use std::net::IpAddr;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use urxe_types::SlotId;
 use urxe_wire::Outer;
 
@@ -27,7 +27,10 @@ pub struct Inboxes {
     /// Those of the first device, by slot, and then of the others.
     inboxes: Vec<Arc<Inbox>>,
     /// Which device has an address, as far as ports have said so.
-    addresses: RwLock<BTreeMap<IpAddr, usize>>,
+    addresses: Mutex<BTreeMap<IpAddr, usize>>,
+    /// How often that has changed: who sends looks at this alone as long as it is the same, so that
+    /// slots that send to other machines do not meet at a lock.
+    changes: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -50,7 +53,7 @@ struct Owner {
     /// The how many-th: a slot may be begun anew while its predecessor hangs.
     number: u64,
     /// An eventfd that is written to whenever something came into the empty inbox.
-    bell: Arc<OwnedFd>,
+    waker: Arc<OwnedFd>,
     /// What waits.
     batch: RxBatch,
 }
@@ -63,14 +66,14 @@ pub(super) enum Put {
     /// There was no room for them.
     NoRoom,
     /// Nobody receives there.
-    NobodyThere,
+    NoReceiver,
 }
 
 impl Inboxes {
     /// For slots of these numbers, each with so many devices.
     pub fn new(slots: Range<usize>, devices: usize) -> Inboxes {
         let inboxes = (0..slots.len() * devices).map(|_| Arc::default()).collect();
-        Inboxes { slots, inboxes, addresses: RwLock::default() }
+        Inboxes { slots, inboxes, addresses: Mutex::default(), changes: AtomicU64::new(0) }
     }
 
     /// Where the inbox of a slot for a device is, if it has one.
@@ -89,7 +92,7 @@ impl Waiting {
 
 impl Debug for Owner {
     fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
-        let Owner { number, bell: _, batch } = self;
+        let Owner { number, waker: _, batch } = self;
         write!(f, "owner {number}, for which {} datagrams wait", batch.len())
     }
 }
@@ -108,11 +111,14 @@ pub struct InboxOfDevice {
 pub(super) struct OwnInbox {
     of: InboxOfDevice,
     inbox: Arc<Inbox>,
-    /// Our [number](Owner) as its owner, and our bell.
+    /// Our [number](Owner) as its owner, and what wakes us.
     number: u64,
-    bell: Arc<OwnedFd>,
-    /// The bells of those that are to be woken.
+    waker: Arc<OwnedFd>,
+    /// What wakes those that are to be woken.
     to_wake: Vec<Arc<OwnedFd>>,
+    /// The [addresses](Inboxes) as they were after so many changes.
+    addresses: BTreeMap<IpAddr, usize>,
+    changes: u64,
 }
 
 impl OwnInbox {
@@ -121,27 +127,46 @@ impl OwnInbox {
     pub(super) fn open(of: &InboxOfDevice, slot: SlotId) -> Option<OwnInbox> {
         let place = of.inboxes.place(of.device, slot)?;
         let inbox = Arc::clone(of.inboxes.inboxes.get(place)?);
-        let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok()?);
+        let waker = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok()?);
         let mut waiting = inbox.waiting.lock();
         waiting.owners += 1;
         let number = waiting.owners;
         let batch = RxBatch::new(BUFFERS);
-        waiting.owner = Some(Owner { number, bell: Arc::clone(&bell), batch });
+        waiting.owner = Some(Owner { number, waker: Arc::clone(&waker), batch });
         inbox.is_filled.store(false, Ordering::Relaxed);
         drop(waiting);
-        Some(OwnInbox { of: of.clone(), inbox, number, bell, to_wake: Vec::new() })
+        Some(OwnInbox {
+            of: of.clone(),
+            inbox,
+            number,
+            waker,
+            to_wake: Vec::new(),
+            addresses: BTreeMap::new(),
+            changes: 0,
+        })
     }
 
     /// Where the inbox of a slot is for the device that has an address, if there is one in this
     /// process.
-    pub(super) fn place_of(&self, addr: IpAddr, is_own: bool, slot: SlotId) -> Option<usize> {
+    pub(super) fn place_of(&mut self, addr: IpAddr, is_own: bool, slot: SlotId) -> Option<usize> {
         let device = match addr {
             _ if is_own => self.of.device,
             // Another device may have the address of a peer on the link of this one.
             IpAddr::V6(v6) if v6.is_unicast_link_local() => return None,
-            _ => *self.of.inboxes.addresses.read().get(&addr)?,
+            _ => *self.addresses().get(&addr)?,
         };
         self.of.inboxes.place(device, slot)
+    }
+
+    /// Which device has an address now.
+    fn addresses(&mut self) -> &BTreeMap<IpAddr, usize> {
+        let Inboxes { addresses, changes, .. } = &*self.of.inboxes;
+        if changes.load(Ordering::Acquire) != self.changes {
+            let addresses = addresses.lock();
+            self.addresses.clone_from(&addresses);
+            self.changes = changes.load(Ordering::Relaxed);
+        }
+        &self.addresses
     }
 
     /// Puts packets that lie back to back into the inbox of a slot for the device that has their
@@ -155,15 +180,15 @@ impl OwnInbox {
         segment: usize,
     ) -> Put {
         let place = self.place_of(outer.flow.dst, is_own, slot);
-        let Some(place) = place else { return Put::NobodyThere };
-        let Some(inbox) = self.of.inboxes.inboxes.get(place) else { return Put::NobodyThere };
+        let Some(place) = place else { return Put::NoReceiver };
+        let Some(inbox) = self.of.inboxes.inboxes.get(place) else { return Put::NoReceiver };
         let mut waiting = inbox.waiting.lock();
-        let Some(owner) = &mut waiting.owner else { return Put::NobodyThere };
+        let Some(owner) = &mut waiting.owner else { return Put::NoReceiver };
         if !owner.batch.push_run(outer, bytes, segment) {
             return Put::NoRoom;
         }
         if !inbox.is_filled.swap(true, Ordering::Relaxed) {
-            self.to_wake.push(Arc::clone(&owner.bell));
+            self.to_wake.push(Arc::clone(&owner.waker));
         }
         Put::Taken
     }
@@ -171,28 +196,34 @@ impl OwnInbox {
     /// Wakes those who may be asleep, and had nothing in their inboxes before something was
     /// [put](Self::put) there.
     pub(super) fn wake_others(&mut self) {
-        for bell in self.to_wake.drain(..) {
+        for waker in self.to_wake.drain(..) {
             // What refuses is full, and was written to before.
-            let _ = rustix::io::write(&bell, &1u64.to_ne_bytes());
+            let _ = rustix::io::write(&waker, &1u64.to_ne_bytes());
         }
     }
 
     /// What is for this address is for this device from now on.
     pub(super) fn add_address(&self, addr: IpAddr) {
-        self.of.inboxes.addresses.write().insert(addr, self.of.device);
+        let Inboxes { addresses, changes, .. } = &*self.of.inboxes;
+        let mut addresses = addresses.lock();
+        if addresses.insert(addr, self.of.device) != Some(self.of.device) {
+            changes.fetch_add(1, Ordering::Release);
+        }
     }
 
     /// It is no more, for whatever slot: the address goes from all of them.
     pub(super) fn remove_address(&self, addr: IpAddr) {
-        let mut addresses = self.of.inboxes.addresses.write();
+        let Inboxes { addresses, changes, .. } = &*self.of.inboxes;
+        let mut addresses = addresses.lock();
         if addresses.get(&addr) == Some(&self.of.device) {
             addresses.remove(&addr);
+            changes.fetch_add(1, Ordering::Release);
         }
     }
 
     /// What becomes readable, again and again, when something comes into the empty inbox.
-    pub(super) fn bell(&self) -> BorrowedFd<'_> {
-        self.bell.as_fd()
+    pub(super) fn waker(&self) -> BorrowedFd<'_> {
+        self.waker.as_fd()
     }
 
     /// Receives all that waits, if there is anything. Returns how full the inbox was, from 0 to 1.

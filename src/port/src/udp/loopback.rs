@@ -79,7 +79,7 @@ impl UdpPort {
                 match inbox.put((run.slot, is_own), &outer, run.bytes, segment) {
                     Put::Taken => {}
                     Put::NoRoom => counters.loopback_overflow += datagrams,
-                    Put::NobodyThere => return false,
+                    Put::NoReceiver => return false,
                 }
             }
             counters.loopback_datagrams += datagrams;

@@ -188,7 +188,7 @@ impl UdpPort {
         let inbox = options.inbox.as_ref().filter(|_| options.loopback);
         let inbox = inbox.and_then(|inbox| OwnInbox::open(inbox, options.slot));
         if let Some(inbox) = &inbox {
-            sockets.watch(inbox.bell())?;
+            sockets.watch(inbox.waker())?;
         }
         Ok(UdpPort {
             sockets,

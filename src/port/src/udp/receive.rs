@@ -50,7 +50,7 @@ impl UdpPort {
                 return Ok(received);
             }
         }
-        // Where it costs no system call to ask comes first, for then others need not be asked.
+        // None has anything: those are asked first again that take no system call.
         self.next_source = Source::default();
         // What came in since they were asked may have been told to the network's turn alone.
         Ok(self.recv_from_other_ports(rx))
