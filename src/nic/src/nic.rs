@@ -250,6 +250,7 @@ impl Nic {
         if let Some(fill) = self.port.receive_fill(now) {
             self.device.set_receive_fill(fill);
         }
+        self.device.set_within_process(self.rx.is_within_process());
         self.host.begin_call();
         // CONG-101: what waited in one queue with these.
         if self.taps.is_empty() {
@@ -661,6 +662,7 @@ mod tests {
         runs: usize,
         datagrams: VecDeque<Vec<u8>>,
         arriving: Vec<(Outer, Vec<u8>)>,
+        is_within_process: bool,
         fill: f32,
         refused: Vec<SocketAddr>,
     }
@@ -695,8 +697,12 @@ mod tests {
 
         fn recv(&mut self, _now: Instant, rx: &mut RxBatch) -> io::Result<usize> {
             rx.clear();
-            for (outer, bytes) in self.0.lock().unwrap().arriving.drain(..) {
+            let mut passage = self.0.lock().unwrap();
+            for (outer, bytes) in passage.arriving.drain(..) {
                 assert!(rx.push(&outer, &bytes));
+            }
+            if passage.is_within_process {
+                rx.set_within_process();
             }
             Ok(rx.len())
         }
@@ -823,9 +829,7 @@ mod tests {
         let passage = Arc::new(Mutex::new(Passage { runs: 3, ..Passage::default() }));
         let now = Instant::now();
         let (mut nic, qpn, mut program, sge) = nic_with_qp(Narrow(passage.clone()), now);
-        let op = SendOp::Write { remote_addr: 0, rkey: Rkey(1), imm: None };
-        let wr = SendWr { wr_id: 1, op, to: None, fence: false, signaled: true, solicited: false };
-        program.push(&wr, SendData::Sges(&[sge])).unwrap();
+        program.push(&short_write(), SendData::Sges(&[sge])).unwrap();
         program.publish();
         nic.ring_doorbell(qpn);
 
@@ -860,6 +864,17 @@ mod tests {
         arriving(bth, Opcode::RC_WRITE_ONLY, 0)
     }
 
+    /// An ACK to it.
+    fn ack(qpn: Qpn, psn: u32) -> (Outer, Vec<u8>) {
+        arriving(Bth::new(qpn, Psn::new(psn)), Opcode::RC_ACK, 0)
+    }
+
+    /// What a program posts to WRITE to its peer.
+    fn short_write() -> SendWr {
+        let op = SendOp::Write { remote_addr: 0, rkey: Rkey(1), imm: None };
+        SendWr { wr_id: 1, op, to: None, fence: false, signaled: true, solicited: false }
+    }
+
     fn arriving(bth: Bth, opcode: Opcode, len: usize) -> (Outer, Vec<u8>) {
         let flow = Flow {
             src: [127, 0, 0, 2].into(),
@@ -891,6 +906,32 @@ mod tests {
             nic.transmit(now).unwrap();
             assert_eq!(nic.device.counters().get(Counter::ReceivedPackets), 1);
             assert_eq!(nic.device.counters().get(Counter::CnpsSent), notifications, "{fill}");
+        }
+    }
+
+    /// CONG-038
+    #[test]
+    fn late_answers_of_other_slots_of_the_process_are_no_sign_of_congestion() {
+        for is_within_process in [false, true] {
+            let passage = Passage { runs: usize::MAX, is_within_process, ..Passage::default() };
+            let passage = Arc::new(Mutex::new(passage));
+            let mut now = Instant::now();
+            let (mut nic, qpn, mut program, sge) = nic_with_qp(Narrow(passage.clone()), now);
+            let mut exchange = |psn: u32, takes: Duration| {
+                let wr = SendWr { signaled: false, ..short_write() };
+                program.push(&wr, SendData::Sges(&[Sge { length: 8, ..sge }])).unwrap();
+                program.publish();
+                nic.ring_doorbell(qpn);
+                nic.transmit(now).unwrap();
+                now += takes;
+                passage.lock().unwrap().arriving.push(ack(qpn, psn));
+                nic.receive(now).unwrap();
+            };
+            (100..110).for_each(|psn| exchange(psn, Duration::from_micros(20)));
+            (110..150).for_each(|psn| exchange(psn, Duration::from_millis(2)));
+            let counters = nic.device.counters();
+            assert_eq!(counters.get(Counter::AcksReceived), 50);
+            assert_eq!(counters.get(Counter::CutsByDelay) == 0, is_within_process);
         }
     }
 
@@ -936,9 +977,7 @@ mod tests {
         while !nic.host.stalls.any_rests() {
             nic.host.stalls.on_stall(now, OwnerId(1), Duration::from_millis(1));
         }
-        let op = SendOp::Write { remote_addr: 0, rkey: Rkey(1), imm: None };
-        let wr = SendWr { wr_id: 1, op, to: None, fence: false, signaled: true, solicited: false };
-        program.push(&wr, SendData::Sges(&[Sge { length: 8, ..sge }])).unwrap();
+        program.push(&short_write(), SendData::Sges(&[Sge { length: 8, ..sge }])).unwrap();
         program.publish();
         nic.ring_doorbell(qpn);
         let turn = |nic: &mut Nic, at: Instant| {

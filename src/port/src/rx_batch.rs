@@ -32,6 +32,7 @@ pub struct RxBatch {
     /// Spans taken, and datagrams taken of the one after.
     span: usize,
     index: usize,
+    is_within_process: bool,
 }
 
 /// Datagrams back to back in one buffer, all as long as `segment` but for a shorter last one.
@@ -118,6 +119,7 @@ impl RxBatch {
             tail: 0,
             span: 0,
             index: 0,
+            is_within_process: false,
         }
     }
 
@@ -190,6 +192,7 @@ impl RxBatch {
         self.tail = 0;
         self.span = 0;
         self.index = 0;
+        self.is_within_process = false;
     }
 
     /// Adds a copy of one datagram. False: there is no room for it, and nothing was added.
@@ -229,6 +232,17 @@ impl RxBatch {
         self.buffers[buffer][start..start + len].copy_from_slice(bytes);
         self.tail += len;
         Some((buffer, start))
+    }
+
+    /// Whether all of it came from other ports of this process, through memory: it waited for
+    /// nothing but this thread.
+    pub fn is_within_process(&self) -> bool {
+        self.is_within_process
+    }
+
+    /// Says that all of it came from other ports of this process, until it is cleared.
+    pub fn set_within_process(&mut self) {
+        self.is_within_process = true;
     }
 
     /// Takes all that another batch has, which is empty then; their buffers change places.

@@ -30,6 +30,8 @@ pub(crate) struct Tables {
     pub(crate) counters: Counters,
     /// The buffer from which packets come to us is so full that their senders are to hear of it.
     pub(crate) is_receive_filling: bool,
+    /// What comes to us comes from other slots of this process.
+    pub(crate) is_within_process: bool,
 }
 
 /// A request of a batch that was sent before.
@@ -58,6 +60,7 @@ impl Tables {
             repeats: None,
             counters: Counters::default(),
             is_receive_filling: false,
+            is_within_process: false,
         }
     }
 }

@@ -147,6 +147,8 @@ pub(super) struct Cx<'a, H> {
     /// What is taken in now has met congestion on its way, and its sender is to hear of it.
     pub(super) is_marked: bool,
     is_receive_filling: bool,
+    /// What is taken in now came from another slot of this process.
+    pub(super) is_within_process: bool,
     cqs: &'a mut Cqs,
     failures: &'a mut Failures,
     device_counters: &'a mut Counters,
@@ -173,6 +175,7 @@ impl<'a, H> Cx<'a, H> {
             spare_sends,
             repeats,
             is_receive_filling,
+            is_within_process,
         } = tables;
         Cx {
             now,
@@ -189,6 +192,7 @@ impl<'a, H> Cx<'a, H> {
             qp,
             is_marked: false,
             is_receive_filling: *is_receive_filling,
+            is_within_process: *is_within_process,
             cqs,
             failures,
             device_counters: counters,

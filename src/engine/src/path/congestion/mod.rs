@@ -6,7 +6,8 @@
 //!   the queue marks single packets (RED, RFC 3168), that would be next to nothing, while TCP flows
 //!   at the same queue cut for each mark as for a loss: so do we.
 //! - **Delay**, as Swift does: where nothing is marked, and round trips are longer than the target,
-//!   which is lower while short messages of another share are [delayed](super::delayed).
+//!   which is lower while short messages of another share are [delayed](super::delayed). Not where
+//!   the way is memory, and what waits there waits for the turns of another thread.
 //! - **Loss**, as Westwood does: to what the path was seen to deliver in its least round trip, and
 //!   only where something else says that a queue has overflowed. Packets that are lost on the way
 //!   for other reasons cost no more than themselves.
@@ -43,6 +44,9 @@ pub(crate) struct Delivered {
     pub(crate) is_marked: bool,
     /// How long the last of them took to be answered, if that was measured.
     pub(crate) round_trip: Option<Duration>,
+    /// What told of it came from another slot of this process, and how long that took tells of that
+    /// slot's turns.
+    pub(crate) is_within_process: bool,
     /// Short messages of another share took long just now.
     pub(crate) delays_others: bool,
 }
@@ -322,7 +326,7 @@ impl Congestion {
         }
         if let Some(round) = ended {
             self.end_check();
-            cut = cut.or(self.end_round(&parameters, in_flight, &round, delivered.delays_others));
+            cut = cut.or(self.end_round(&parameters, in_flight, &round, &delivered));
         }
         if is_to_drain {
             self.next_check = 0;
@@ -526,7 +530,7 @@ impl Congestion {
         parameters: &CongestionParameters,
         in_flight: u64,
         round: &Round,
-        delays_others: bool,
+        delivered: &Delivered,
     ) -> Option<CutCause> {
         let part = self.marked_part(round);
         self.marked += (part - self.marked) * MARK_WEIGHT;
@@ -537,8 +541,12 @@ impl Congestion {
         self.has_marks &= self.marked > NO_MARKS;
         let is_calm = round.is_used && round.marked == 0 && !self.is_queue_seen();
         self.calm = if is_calm { self.calm.saturating_add(1) } else { 0 };
+        // CONG-038
+        if delivered.is_within_process {
+            return None;
+        }
         let (lately, least) = round.least.zip(self.least())?;
-        let target = self.delay_target(parameters, delays_others);
+        let target = self.delay_target(parameters, delivered.delays_others);
         // What a check finds in its first round is the queue that was there before.
         let may_end_slow_start = self.is_in_slow_start() && self.check.is_none();
         if may_end_slow_start && lately > least + (least / 4.0).max(target / 4.0) {

@@ -277,6 +277,7 @@ impl Run {
             is_marked: is_marked && !notifies,
             round_trip: (sent_at == packet.sent_at)
                 .then(|| Duration::from_nanos(self.now - packet.sent_at)),
+            is_within_process: false,
             delays_others: false,
         };
         sender.congestion.on_delivered(now, in_flight, delivered);

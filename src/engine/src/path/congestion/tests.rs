@@ -29,6 +29,7 @@ fn delivered(bytes: u64, round_trip: Duration) -> Delivered {
         packets: 1,
         is_marked: false,
         round_trip: Some(round_trip),
+        is_within_process: false,
         delays_others: false,
     }
 }
@@ -248,6 +249,25 @@ fn a_window_beside_messages_that_are_delayed_is_cut_by_a_shorter_queue_but_not_b
     }
     let short = SHORT_QUEUE as u64;
     assert!((short / 2..=short * 3 / 2).contains(&congestion.window()), "{}", congestion.window());
+}
+
+/// CONG-038
+#[test]
+fn late_answers_of_another_slot_of_the_process_are_no_queue_but_marks_are() {
+    for is_within_process in [false, true] {
+        let (mut congestion, mut now) = (controlled(), start());
+        rounds(&mut congestion, &mut now, 1, 20 * US);
+        let mut round = |congestion: &mut Congestion, is_marked| {
+            now += 5 * MS;
+            let window = congestion.window();
+            let delivered = Delivered { is_within_process, is_marked, ..delivered(window, 5 * MS) };
+            congestion.on_delivered(now, window, delivered)
+        };
+        let cut = (0..60).find_map(|_| round(&mut congestion, false));
+        assert_eq!(cut, (!is_within_process).then_some(CutCause::Delay));
+        let cut = (0..2).find_map(|_| round(&mut congestion, true));
+        assert_eq!(cut, Some(CutCause::Mark));
+    }
 }
 
 #[test]

@@ -80,6 +80,27 @@ fn slots_of_one_process_reach_each_other_and_the_kernel_has_none_of_it() {
     assert_eq!((first.rx_bytes, second.rx_bytes), (second.tx_bytes, first.tx_bytes));
 }
 
+/// CONG-038
+#[test]
+fn packets_of_another_slot_are_told_apart_from_all_others() {
+    let mut slots = Slots::new(1);
+    let (mut first, mut second) = (slots.port(1), slots.port(2));
+    let mut rx = RxBatch::default();
+    let mut receive = |port: &mut UdpPort| {
+        port.recv(Instant::now(), &mut rx).unwrap();
+        (rx.len(), rx.is_within_process())
+    };
+    send(&mut first, 2, 0..2, 8);
+    assert_eq!(receive(&mut second), (2, true));
+    assert_eq!(receive(&mut second), (0, false));
+    send(&mut second, 2, 0..3, 8);
+    assert_eq!(receive(&mut second), (3, false), "what it sends itself");
+    let mut elsewhere = slots.port(0);
+    send(&mut second, 0, 0..1, 8);
+    wait_readable(&elsewhere);
+    assert_eq!(receive(&mut elsewhere), (1, false), "what comes through the kernel");
+}
+
 /// A wake-up that is lost between a look and the sleep after it ends this.
 #[test]
 fn a_slot_that_sleeps_is_woken_each_time_however_many_sockets_it_has() {

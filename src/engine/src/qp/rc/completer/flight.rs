@@ -81,8 +81,14 @@ pub(super) fn settle_flight<H>(
         }
         if delivered[at] > 0 {
             let is_marked = is_marked[at];
-            let delivered =
-                Delivered { bytes: delivered[at], packets, is_marked, round_trip, delays_others };
+            let delivered = Delivered {
+                bytes: delivered[at],
+                packets,
+                is_marked,
+                round_trip,
+                is_within_process: cx.is_within_process,
+                delays_others,
+            };
             cuts[2 + at] = lane.on_delivered(now, delivered);
         }
     }
