@@ -8,11 +8,12 @@ use crate::queues::Next;
 use crate::staging::Staging;
 use crate::stalls::{Begun, Stalls};
 use std::sync::Arc;
+use std::time::Instant;
 use urxe_engine::{
     AsyncEvent, AtomicOp, CqId, CqOverrun, Host, MemoryFault, QueueId, RegionId, SrqId, Taken,
 };
 use urxe_shm::control::event::{self, EventRecord};
-use urxe_shm::memory::own_memory::CopyMethod;
+use urxe_shm::memory::own_memory::{CopyMethod, KnownMethod};
 use urxe_shm::memory::process_memory::ProcessMemory;
 use urxe_shm::memory::region::AccessError;
 use urxe_shm::ring::CqError;
@@ -33,6 +34,7 @@ pub(crate) struct ProgramHost {
     written: RegionId,
     /// How this process's own memory is reached in this call, if that was asked.
     own_method: Option<CopyMethod>,
+    known_method: KnownMethod,
     /// Counts the calls of the engine.
     call: u64,
     /// CQs with completions that the program does not see yet.
@@ -58,6 +60,7 @@ impl ProgramHost {
             stalls: Stalls::default(),
             written: RegionId(u32::MAX),
             own_method: None,
+            known_method: KnownMethod::default(),
             call: 1,
             unpublished: Vec::new(),
             maybe_failed_qps: Vec::new(),
@@ -169,10 +172,15 @@ impl ProgramHost {
     /// How this process's own memory is reached just now.
     fn own_method(&mut self) -> CopyMethod {
         *self.own_method.get_or_insert_with(|| {
-            let method = CopyMethod::now();
+            let method = self.known_method.get(Instant::now());
             self.counters.unguarded_calls += u64::from(method == CopyMethod::SystemCalls);
             method
         })
+    }
+
+    /// Finds out again how it is reached, if that is needed often: there is nothing else to do now.
+    pub(crate) fn renew_own_method(&mut self, now: Instant) {
+        self.known_method.renew(now);
     }
 
     /// Writes to this process's own memory, after all that was written before.

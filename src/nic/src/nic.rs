@@ -318,6 +318,9 @@ impl Nic {
         if timed_out || (received && !hold_answers) {
             self.transmit(now)?;
         }
+        if !worked {
+            self.host.renew_own_method(now);
+        }
         let left_over = self.blocked
             || self.host.has_held_events()
             || self.host.has_comm_est_qps()

@@ -15,7 +15,9 @@ use crate::memory::guarded_copy;
 use crate::memory::process_memory::Fault;
 use crate::memory::store_order::{body_len, first_number, last_word};
 use rustix::io::Errno;
+use std::cell::Cell;
 use std::io;
+use std::time::{Duration, Instant};
 
 /// How memory of this process is copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,6 +66,75 @@ impl CopyMethod {
             CopyMethod::SystemCalls => write_by_call(addr, data, body_len(addr, data.len())),
         }
     }
+}
+
+/// For how long a thread goes by what it has found out: about as long as a call takes in which much
+/// is copied, which is not asked for each time either.
+const KNOWN_FOR: Duration = Duration::from_micros(20);
+
+/// After how long it finds that out again while it has nothing else to do.
+const RENEWED_AFTER: Duration = Duration::from_micros(10);
+
+/// How memory is reached, as a thread has found out lately: for a message of 8 bytes three system
+/// calls are a tenth of all that is done.
+#[derive(Debug, Default)]
+pub struct KnownMethod(Option<Known>);
+
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    method: CopyMethod,
+    since: Instant,
+    /// Threads block signals each for itself.
+    thread: usize,
+    /// It was asked for since.
+    is_used: bool,
+}
+
+impl KnownMethod {
+    /// How memory is reached by this thread, as it was within the last 20 us.
+    pub fn get(&mut self, now: Instant) -> CopyMethod {
+        // OWN-037
+        match &mut self.0 {
+            Some(known) if known.is_of_this_thread() && known.age(now) < KNOWN_FOR => {
+                known.is_used = true;
+                known.method
+            }
+            _ => self.find_out(now, true),
+        }
+    }
+
+    /// To be called by who waits for something to do: if it has needed to know lately, it will know
+    /// at once when there is.
+    pub fn renew(&mut self, now: Instant) {
+        let is_due = |known: &Known| {
+            known.is_used && known.is_of_this_thread() && known.age(now) >= RENEWED_AFTER
+        };
+        if self.0.as_ref().is_some_and(is_due) {
+            self.find_out(now, false);
+        }
+    }
+
+    fn find_out(&mut self, now: Instant, is_used: bool) -> CopyMethod {
+        let method = CopyMethod::now();
+        self.0 = Some(Known { method, since: now, thread: this_thread(), is_used });
+        method
+    }
+}
+
+impl Known {
+    fn is_of_this_thread(&self) -> bool {
+        self.thread == this_thread()
+    }
+
+    fn age(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.since)
+    }
+}
+
+/// What no other thread has at the same time.
+fn this_thread() -> usize {
+    thread_local! { static HERE: Cell<u8> = const { Cell::new(0) } }
+    HERE.with(|here| here.as_ptr().addr())
 }
 
 /// Has memory of this process reached by loads and stores from now on, where that is possible.
@@ -161,6 +232,50 @@ mod tests {
     use proptest::prelude::*;
     use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
     use std::sync::atomic::{AtomicBool, Ordering};
+
+    /// OWN-037
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn a_thread_goes_by_what_it_has_found_out_for_no_longer_than_20_us() {
+        prepare();
+        let (now, us) = (Instant::now(), Duration::from_micros(1));
+        // In a thread that ends with it: it blocks a signal.
+        let test = move || {
+            let mut known = KnownMethod::default();
+            assert_eq!(known.get(now), CopyMethod::Guarded);
+            block(libc::SIGBUS);
+            assert_eq!(known.get(now + 19 * us), CopyMethod::Guarded);
+            known.renew(now + 9 * us);
+            assert_eq!(known.get(now + 9 * us), CopyMethod::Guarded, "too soon");
+            known.renew(now + 10 * us);
+            assert_eq!(known.get(now + 10 * us), CopyMethod::SystemCalls);
+            let guarded = Known {
+                method: CopyMethod::Guarded,
+                since: now,
+                thread: this_thread(),
+                is_used: false,
+            };
+            let mut known = KnownMethod(Some(guarded));
+            known.renew(now + 19 * us);
+            assert_eq!(known.get(now + 19 * us), CopyMethod::Guarded, "nobody had asked");
+            assert_eq!(known.get(now + 20 * us), CopyMethod::SystemCalls);
+            known
+        };
+        let mut known = std::thread::spawn(test).join().unwrap();
+        assert_eq!(known.get(now + 20 * us), CopyMethod::Guarded, "here it is not blocked");
+    }
+
+    /// Has this thread block a signal.
+    fn block(signal: libc::c_int) {
+        let mut set = std::mem::MaybeUninit::uninit();
+        // SAFETY: the set is made before it is used.
+        let done = unsafe {
+            libc::sigemptyset(set.as_mut_ptr());
+            libc::sigaddset(set.as_mut_ptr(), signal);
+            libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), std::ptr::null_mut())
+        };
+        assert_eq!(done, 0);
+    }
 
     const METHODS: [CopyMethod; 2] = [CopyMethod::Guarded, CopyMethod::SystemCalls];
 
