@@ -1,6 +1,8 @@
 //! Data between two daemons, over real sockets: every operation, both kinds of memory.
 
-use crate::harness::{Kind, attrs, connected, eventually, fresh_path, pattern, start, start_with};
+use crate::harness::{
+    End, Kind, attrs, connected, eventually, fresh_path, pattern, start, start_with,
+};
 use std::net::{Ipv6Addr, UdpSocket};
 use urxe_daemon::Loopback;
 use urxe_port::OpenError;
@@ -127,6 +129,38 @@ fn qps_of_one_device_reach_each_other_through_memory_unless_the_kernel_is_to_see
         assert_eq!(dropped > 0, fault.is_some());
         drop(daemon);
         std::fs::remove_file(&capture).unwrap();
+    }
+}
+
+/// WIRE-202
+#[test]
+fn qps_of_two_devices_reach_each_other_through_memory_in_whichever_slots_they_are() {
+    for (slots, loopback) in [(1, Loopback::Memory), (2, Loopback::Memory), (1, Loopback::Kernel)] {
+        let daemon = start_with(2, |config| (config.slots, config.loopback) = (slots, loopback));
+        let mut a = End::new(&daemon, 0, Kind::Shared, 2 * MIB);
+        let mut b = End::new(&daemon, 1, Kind::Shared, 2 * MIB);
+        a.connect(b.addr, b.qp.created.qpn);
+        b.connect(a.addr, a.qp.created.qpn);
+        let (remote_addr, rkey) = (b.mr.addr, b.mr.rkey);
+        for (round, size) in (0..).zip(SIZES) {
+            let data = pattern(size, round);
+            a.mr.write(0, &data);
+            a.exchange(SendOp::Write { remote_addr, rkey, imm: None }, &[a.mr.sge(0, size)]);
+            assert!(b.mr.read(0, size) == data, "{slots} slots, {size} bytes");
+            a.exchange(SendOp::Read { remote_addr, rkey }, &[a.mr.sge(MIB, size)]);
+            assert!(a.mr.read(MIB, size) == data, "{slots} slots, {size} bytes");
+        }
+        // One has sent the WRITEs, the other one what was read.
+        for device in ["urxe0", "urxe1"] {
+            let [looped, sent] = ["loopback_datagrams", "tx_datagrams"]
+                .map(|counter| a.client.counter(device, counter));
+            match loopback {
+                Loopback::Memory => {
+                    assert!(looped > 500 && looped + 100 > sent, "{looped} of {sent}")
+                }
+                Loopback::Kernel => assert!(looped == 0 && sent > 500, "{sent}"),
+            }
+        }
     }
 }
 
