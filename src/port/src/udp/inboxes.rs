@@ -15,14 +15,15 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use urxe_types::SlotId;
-use urxe_wire::Outer;
+use urxe_wire::{Opcode, Outer, Transport};
 
 /// Buffers of 64 KiB of what was sent to a slot and not received yet.
 const BUFFERS: usize = 64;
 
-/// The part of them that counts as all where it is said how full they are. The rest is for what
-/// many send at once, before they hear of it: a slot that has more to take in keeps what comes
-/// behind it, a short message perhaps, waiting for longer than its own turns take.
+/// The part of them that counts as all where it is said how full they are: a slot that has more to
+/// take in keeps what comes behind it, a short message perhaps, waiting for longer than its own
+/// turns take. The rest is for what many send at once, before they hear of it, over RC alone: of
+/// other transports, who sends as fast as it can hears of nothing, and would have it all.
 const USUAL_PART: f32 = 0.5;
 
 /// The inboxes of slots of one process.
@@ -100,6 +101,12 @@ impl Debug for Owner {
         let Owner { number, waker: _, batch } = self;
         write!(f, "owner {number}, for which {} datagrams wait", batch.len())
     }
+}
+
+/// Whether packets are of a reliable connection: its sender hears when much waits, and sends less.
+fn is_of_rc(packets: &[u8]) -> bool {
+    let opcode = packets.first().and_then(|&byte| Opcode::from_byte(byte));
+    opcode.is_some_and(|opcode| opcode.transport() == Transport::Rc)
 }
 
 /// How a port is reached by other ports of its process, and they by it.
@@ -189,7 +196,9 @@ impl OwnInbox {
         let Some(inbox) = self.of.inboxes.inboxes.get(place) else { return Put::NoReceiver };
         let mut waiting = inbox.waiting.lock();
         let Some(owner) = &mut waiting.owner else { return Put::NoReceiver };
-        if !owner.batch.push_run(outer, bytes, segment) {
+        // WIRE-203
+        let may = is_of_rc(bytes) || owner.batch.fill() < USUAL_PART;
+        if !may || !owner.batch.push_run(outer, bytes, segment) {
             return Put::NoRoom;
         }
         if !inbox.is_filled.swap(true, Ordering::Relaxed) {

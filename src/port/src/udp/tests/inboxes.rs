@@ -3,8 +3,10 @@
 use super::group::{open_group, slot};
 use super::*;
 use crate::testing::slots::arrivals;
+use std::convert::Infallible;
 use std::thread;
-use urxe_types::Qpn;
+use urxe_types::{Psn, Qpn};
+use urxe_wire::{Body, Bth, Headers};
 
 /// Slots 1 and 2 of a process, which have two devices; the first has these addresses.
 struct Slots {
@@ -153,6 +155,32 @@ fn a_slot_that_does_not_receive_loses_what_comes_last_and_nobody_waits_for_it() 
     assert_eq!(psns(&recv_all(&mut second, now)), [5000]);
     assert_eq!(first.counters().loopback_overflow, lost);
     assert_eq!(first.counters().tx_datagrams, 2011);
+}
+
+/// WIRE-203
+#[test]
+fn datagrams_take_no_room_from_reliable_connections() {
+    let mut slots = Slots::new(1);
+    let (mut first, mut second) = (slots.port(1), slots.port(2));
+    let addr = first.caps().addrs[0];
+    let (flow, mut batch) = (flow(&first.caps(), addr), batch(&first.caps()));
+    for psn in (0..2000).step_by(100) {
+        for psn in psn..psn + 100 {
+            let bth = Bth::new(qpn_of(2), Psn::new(psn));
+            let headers = Headers::new(bth, Body::zeroed(Opcode::UD_SEND_ONLY));
+            let Ok(()) = batch.push(&flow, &headers, 4096, |bytes| {
+                bytes.fill(0);
+                Ok::<(), Infallible>(())
+            });
+        }
+        assert_eq!(first.send(Instant::now(), &mut batch).unwrap(), SendOutcome::Done);
+    }
+    let lost = first.counters().loopback_overflow;
+    assert!((1300..1700).contains(&lost), "{lost} lost");
+    (2000..2400).step_by(100).for_each(|psn| send(&mut first, 2, psn..psn + 100, 4096));
+    assert_eq!(first.counters().loopback_overflow, lost, "these have room still");
+    let arrived = psns(&recv_all(&mut second, Instant::now()));
+    assert_eq!(arrived, (0..2000 - lost as u32).chain(2000..2400).collect::<Vec<_>>());
 }
 
 #[test]
