@@ -23,7 +23,8 @@ const BUFFERS: usize = 64;
 /// The part of them that counts as all where it is said how full they are: a slot that has more to
 /// take in keeps what comes behind it, a short message perhaps, waiting for longer than its own
 /// turns take. The rest is for what many send at once, before they hear of it, over RC alone: of
-/// other transports, who sends as fast as it can hears of nothing, and would have it all.
+/// other transports, who sends as fast as it can hears of nothing, and would have it all. But not
+/// for what the owner's own thread sends it, which receives as often as it sends.
 const USUAL_PART: f32 = 0.5;
 
 /// The inboxes of slots of one process.
@@ -122,6 +123,8 @@ pub struct InboxOfDevice {
 #[derive(Debug)]
 pub(super) struct OwnInbox {
     of: InboxOfDevice,
+    /// Whose it is.
+    slot: SlotId,
     inbox: Arc<Inbox>,
     /// Our [number](Owner) as its owner, and what wakes us.
     number: u64,
@@ -149,6 +152,7 @@ impl OwnInbox {
         drop(waiting);
         Some(OwnInbox {
             of: of.clone(),
+            slot,
             inbox,
             number,
             waker,
@@ -197,7 +201,7 @@ impl OwnInbox {
         let mut waiting = inbox.waiting.lock();
         let Some(owner) = &mut waiting.owner else { return Put::NoReceiver };
         // WIRE-203
-        let may = is_of_rc(bytes) || owner.batch.fill() < USUAL_PART;
+        let may = slot == self.slot || is_of_rc(bytes) || owner.batch.fill() < USUAL_PART;
         if !may || !owner.batch.push_run(outer, bytes, segment) {
             return Put::NoRoom;
         }

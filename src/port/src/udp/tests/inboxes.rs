@@ -159,13 +159,28 @@ fn a_slot_that_does_not_receive_loses_what_comes_last_and_nobody_waits_for_it() 
 
 /// WIRE-203
 #[test]
-fn datagrams_take_no_room_from_reliable_connections() {
+fn datagrams_of_other_slots_take_no_room_from_reliable_connections() {
     let mut slots = Slots::new(1);
     let (mut first, mut second) = (slots.port(1), slots.port(2));
-    let addr = first.caps().addrs[0];
-    let (flow, mut batch) = (flow(&first.caps(), addr), batch(&first.caps()));
-    for psn in (0..2000).step_by(100) {
-        for psn in psn..psn + 100 {
+    let lost = send_datagrams(&mut first, second.caps().addrs[0]);
+    assert!((1300..1700).contains(&lost), "{lost} lost");
+    (2000..2400).step_by(100).for_each(|psn| send(&mut first, 2, psn..psn + 100, 4096));
+    assert_eq!(first.counters().loopback_overflow, lost, "these have room still");
+    let arrived = psns(&recv_all(&mut second, Instant::now()));
+    assert_eq!(arrived, (0..2000 - lost as u32).chain(2000..2400).collect::<Vec<_>>());
+    // Between two devices of one slot they may have all.
+    let mut other_device = slots.port_of(1, 2);
+    let socket = open_group(fresh_addr(), 3).give(slot(2)).unwrap();
+    other_device.adopt(socket).unwrap();
+    let lost = send_datagrams(&mut other_device, second.caps().addrs[0]);
+    assert!((800..1200).contains(&lost), "{lost} lost");
+}
+
+/// Sends 2,000 datagrams of 4 KiB to a QP of slot 2. Returns how many there was no room for.
+fn send_datagrams(from: &mut UdpPort, addr: IpAddr) -> u64 {
+    let (flow, mut batch) = (flow(&from.caps(), addr), batch(&from.caps()));
+    for first in (0..2000).step_by(100) {
+        for psn in first..first + 100 {
             let bth = Bth::new(qpn_of(2), Psn::new(psn));
             let headers = Headers::new(bth, Body::zeroed(Opcode::UD_SEND_ONLY));
             let Ok(()) = batch.push(&flow, &headers, 4096, |bytes| {
@@ -173,14 +188,9 @@ fn datagrams_take_no_room_from_reliable_connections() {
                 Ok::<(), Infallible>(())
             });
         }
-        assert_eq!(first.send(Instant::now(), &mut batch).unwrap(), SendOutcome::Done);
+        assert_eq!(from.send(Instant::now(), &mut batch).unwrap(), SendOutcome::Done);
     }
-    let lost = first.counters().loopback_overflow;
-    assert!((1300..1700).contains(&lost), "{lost} lost");
-    (2000..2400).step_by(100).for_each(|psn| send(&mut first, 2, psn..psn + 100, 4096));
-    assert_eq!(first.counters().loopback_overflow, lost, "these have room still");
-    let arrived = psns(&recv_all(&mut second, Instant::now()));
-    assert_eq!(arrived, (0..2000 - lost as u32).chain(2000..2400).collect::<Vec<_>>());
+    from.counters().loopback_overflow
 }
 
 #[test]
