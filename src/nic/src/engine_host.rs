@@ -34,6 +34,7 @@ pub(crate) struct ProgramHost {
     written: RegionId,
     /// How this process's own memory is reached in this call, if that was asked.
     own_method: Option<CopyMethod>,
+    /// The same, as it was found out for calls before.
     known_method: KnownMethod,
     /// Counts the calls of the engine.
     call: u64,
@@ -169,7 +170,7 @@ impl ProgramHost {
         self.counters.lost_events += u64::from(!self.channels.send(channel, record));
     }
 
-    /// How this process's own memory is reached just now.
+    /// How this process's own memory is reached in this call.
     fn own_method(&mut self) -> CopyMethod {
         *self.own_method.get_or_insert_with(|| {
             let method = self.known_method.get(Instant::now());
@@ -178,7 +179,8 @@ impl ProgramHost {
         })
     }
 
-    /// Finds out again how it is reached, if that is needed often: there is nothing else to do now.
+    /// To be called when there is nothing else to do: finds out again how it is reached, if that
+    /// was needed lately.
     pub(crate) fn renew_own_method(&mut self, now: Instant) {
         self.known_method.renew(now);
     }

@@ -32,6 +32,7 @@ pub struct RxBatch {
     /// Spans taken, and datagrams taken of the one after.
     span: usize,
     index: usize,
+    /// All of it came from other ports of this process.
     is_within_process: bool,
 }
 

@@ -167,10 +167,10 @@ impl Device {
             parameters.is_some_and(|parameters| fill > parameters.receive_fill);
     }
 
-    /// Says whether the packets from now on come through memory from other slots of this process.
-    /// What they wait for, and what they answer waited for, is the other slot's turns, which are
-    /// long where much is sent to us: as a sign of congestion that would leave us little because
-    /// the other has much.
+    /// Says whether the packets from now on come through memory from other slots of this process,
+    /// or other devices. What they wait for, and what they answer waited for, is turns of their
+    /// threads or ours, which are long where much is sent to us: as a sign of congestion that would
+    /// leave us little because the other has much.
     pub fn set_within_process(&mut self, is_within_process: bool) {
         // CONG-038
         self.tables.is_within_process = is_within_process;

@@ -30,7 +30,7 @@ pub(crate) struct Tables {
     pub(crate) counters: Counters,
     /// The buffer from which packets come to us is so full that their senders are to hear of it.
     pub(crate) is_receive_filling: bool,
-    /// What comes to us comes from other slots of this process.
+    /// What comes to us comes from other slots of this process, or other devices of it.
     pub(crate) is_within_process: bool,
 }
 

@@ -147,7 +147,7 @@ pub(super) struct Cx<'a, H> {
     /// What is taken in now has met congestion on its way, and its sender is to hear of it.
     pub(super) is_marked: bool,
     is_receive_filling: bool,
-    /// What is taken in now came from another slot of this process.
+    /// What is taken in now came from another slot of this process, or another device of it.
     pub(super) is_within_process: bool,
     cqs: &'a mut Cqs,
     failures: &'a mut Failures,

@@ -10,8 +10,8 @@
 //!
 //! The handler must be the one that the kernel calls. The shim has a program that installs another
 //! one later do that behind ours ([`exchange`]); one without the shim, or by a system call of its
-//! own, takes it away, as a thread does that blocks the signals. Who copies asks before
-//! (`is_guarded`), and goes another way then ([`own_memory`](super::own_memory)).
+//! own, takes it away, as a thread does that blocks the signals. Who copies asks
+//! shortly before (`is_guarded`), and goes another way then ([`own_memory`](super::own_memory)).
 //!
 //! Debuggers stop at the signal as at any other; to go on is right.
 

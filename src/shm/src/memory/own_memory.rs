@@ -30,8 +30,9 @@ pub enum CopyMethod {
 }
 
 impl CopyMethod {
-    /// How memory is reached by this thread just now. To be asked shortly before it is, for the
-    /// program may install another handler at any time; that takes three system calls.
+    /// How memory is reached by this thread just now. To be asked shortly before it is
+    /// ([`KnownMethod`]), for the program may install another handler at any time; that takes three
+    /// system calls.
     pub fn now() -> CopyMethod {
         // OWN-022
         if guarded_copy::is_guarded() { CopyMethod::Guarded } else { CopyMethod::SystemCalls }
@@ -229,53 +230,11 @@ fn own_pid() -> libc::pid_t {
 mod tests {
     use super::*;
     use crate::memory::region::page_size;
+    #[cfg(target_arch = "x86_64")]
+    use crate::signals::SignalsBlocked;
     use proptest::prelude::*;
     use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
     use std::sync::atomic::{AtomicBool, Ordering};
-
-    /// OWN-037
-    #[test]
-    #[cfg(target_arch = "x86_64")]
-    fn a_thread_goes_by_what_it_has_found_out_for_no_longer_than_20_us() {
-        prepare();
-        let (now, us) = (Instant::now(), Duration::from_micros(1));
-        // In a thread that ends with it: it blocks a signal.
-        let test = move || {
-            let mut known = KnownMethod::default();
-            assert_eq!(known.get(now), CopyMethod::Guarded);
-            block(libc::SIGBUS);
-            assert_eq!(known.get(now + 19 * us), CopyMethod::Guarded);
-            known.renew(now + 9 * us);
-            assert_eq!(known.get(now + 9 * us), CopyMethod::Guarded, "too soon");
-            known.renew(now + 10 * us);
-            assert_eq!(known.get(now + 10 * us), CopyMethod::SystemCalls);
-            let guarded = Known {
-                method: CopyMethod::Guarded,
-                since: now,
-                thread: this_thread(),
-                is_used: false,
-            };
-            let mut known = KnownMethod(Some(guarded));
-            known.renew(now + 19 * us);
-            assert_eq!(known.get(now + 19 * us), CopyMethod::Guarded, "nobody had asked");
-            assert_eq!(known.get(now + 20 * us), CopyMethod::SystemCalls);
-            known
-        };
-        let mut known = std::thread::spawn(test).join().unwrap();
-        assert_eq!(known.get(now + 20 * us), CopyMethod::Guarded, "here it is not blocked");
-    }
-
-    /// Has this thread block a signal.
-    fn block(signal: libc::c_int) {
-        let mut set = std::mem::MaybeUninit::uninit();
-        // SAFETY: the set is made before it is used.
-        let done = unsafe {
-            libc::sigemptyset(set.as_mut_ptr());
-            libc::sigaddset(set.as_mut_ptr(), signal);
-            libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), std::ptr::null_mut())
-        };
-        assert_eq!(done, 0);
-    }
 
     const METHODS: [CopyMethod; 2] = [CopyMethod::Guarded, CopyMethod::SystemCalls];
 
@@ -493,5 +452,36 @@ mod tests {
         let mut found = [0; 6];
         method.read(pages.addr, &mut found).unwrap();
         assert_eq!(&found, b"before");
+    }
+
+    /// OWN-037
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn a_thread_goes_by_what_it_has_found_out_for_no_longer_than_20_us() {
+        prepare();
+        let (now, us) = (Instant::now(), Duration::from_micros(1));
+        let test = move || {
+            let mut known = KnownMethod::default();
+            assert_eq!(known.get(now), CopyMethod::Guarded);
+            let _blocked = SignalsBlocked::all();
+            assert_eq!(known.get(now + 19 * us), CopyMethod::Guarded);
+            known.renew(now + 9 * us);
+            assert_eq!(known.get(now + 9 * us), CopyMethod::Guarded, "too soon");
+            known.renew(now + 10 * us);
+            assert_eq!(known.get(now + 10 * us), CopyMethod::SystemCalls);
+            let guarded = Known {
+                method: CopyMethod::Guarded,
+                since: now,
+                thread: this_thread(),
+                is_used: false,
+            };
+            let mut known = KnownMethod(Some(guarded));
+            known.renew(now + 19 * us);
+            assert_eq!(known.get(now + 19 * us), CopyMethod::Guarded, "nobody had asked");
+            assert_eq!(known.get(now + 20 * us), CopyMethod::SystemCalls);
+            known
+        };
+        let mut known = std::thread::spawn(test).join().unwrap();
+        assert_eq!(known.get(now + 20 * us), CopyMethod::Guarded, "here it is not blocked");
     }
 }

@@ -7,7 +7,7 @@
 //!   at the same queue cut for each mark as for a loss: so do we.
 //! - **Delay**, as Swift does: where nothing is marked, and round trips are longer than the target,
 //!   which is lower while short messages of another share are [delayed](super::delayed). Not where
-//!   the way is memory, and what waits there waits for the turns of another thread.
+//!   the way is memory of this process, and what waits there waits for the turns of a thread.
 //! - **Loss**, as Westwood does: to what the path was seen to deliver in its least round trip, and
 //!   only where something else says that a queue has overflowed. Packets that are lost on the way
 //!   for other reasons cost no more than themselves.
@@ -44,8 +44,8 @@ pub(crate) struct Delivered {
     pub(crate) is_marked: bool,
     /// How long the last of them took to be answered, if that was measured.
     pub(crate) round_trip: Option<Duration>,
-    /// What told of it came from another slot of this process, and how long that took tells of that
-    /// slot's turns.
+    /// What told of it came from another slot of this process, or another device of it, and how
+    /// long that took tells of a thread's turns.
     pub(crate) is_within_process: bool,
     /// Short messages of another share took long just now.
     pub(crate) delays_others: bool,
