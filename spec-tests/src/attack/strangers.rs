@@ -70,6 +70,11 @@ pub(super) const ATTACKS: &[Attack] = &[
         "asks for the end of connections that do not exist, without end",
     )
     .of_strangers(),
+    // No attacks, but what to compare others with: what the machine itself makes of a neighbour
+    // that keeps a processor busy, with whatever.
+    Attack::new("busy-loop", busy_loop, "none: does nothing but compute").of_strangers(),
+    Attack::new("own-socket", own_socket, "none: sends packets to a socket of its own")
+        .of_strangers(),
 ];
 
 /// An address of this machine that no device has.
@@ -247,6 +252,24 @@ fn noise(setting: &Setting, ready: &mut dyn FnMut()) -> Result {
     loop {
         let len = rng.range(0..=1400) as usize;
         let _ = sender.socket.send(&rng.bytes(len));
+    }
+}
+
+fn busy_loop(_: &Setting, ready: &mut dyn FnMut()) -> Result {
+    let mut rng = Rng::new(1);
+    ready();
+    loop {
+        std::hint::black_box(rng.next_u64());
+    }
+}
+
+fn own_socket(setting: &Setting, ready: &mut dyn FnMut()) -> Result {
+    let socket = UdpSocket::bind(SocketAddr::new(elsewhere(setting), 0))?;
+    let at = socket.local_addr()?;
+    ready();
+    loop {
+        // Nobody receives them.
+        let _ = socket.send_to(&[0; 1024], at);
     }
 }
 

@@ -163,10 +163,26 @@ impl Nic {
         self.port.icmp_error(peer)
     }
 
-    /// The descriptor that is readable when [`receive`](Self::receive) brings something, or a
-    /// blocked port can [`send`](Self::send) again.
+    /// The descriptor that is readable when [`receive`](Self::receive) brings something, unless
+    /// the port is [disarmed](Self::disarm_port), or a blocked port can [`send`](Self::send) again.
     pub fn port_fd(&self) -> Option<BorrowedFd<'_>> {
         self.port.fd()
+    }
+
+    /// [`Port::disarm`]
+    pub fn disarm_port(&mut self) {
+        self.port.disarm();
+    }
+
+    /// [`Port::arm`]
+    #[must_use = "what has come already is told of by this alone"]
+    pub fn arm_port(&mut self) -> bool {
+        self.port.arm()
+    }
+
+    /// [`Port::has_waiting`]
+    pub fn port_has_waiting(&self) -> bool {
+        self.port.has_waiting()
     }
 
     /// Whether the port takes no more until it is ready again.

@@ -184,10 +184,28 @@ pub trait Port: Send {
     /// Writes what is yet to be written of a capture: the process may end soon.
     fn flush(&mut self) {}
 
-    /// The descriptor for the event loop: readable when [`recv`](Self::recv) has something or a
-    /// blocked [`send`](Self::send) can go on. The same as long as the port lives. `None` where
-    /// time alone decides.
+    /// The descriptor for the event loop: readable when [`recv`](Self::recv) has something, unless
+    /// the port is [disarmed](Self::disarm), or a blocked [`send`](Self::send) can go on. The same
+    /// as long as the port lives. `None` where time alone decides.
     fn fd(&self) -> Option<BorrowedFd<'_>>;
+
+    /// Until it is [armed](Self::arm) again, [`fd`](Self::fd) need not tell of what comes: for an
+    /// event loop that does not sleep, and asks [`has_waiting`](Self::has_waiting) in every turn.
+    /// It saves senders of this process a system call for each batch.
+    fn disarm(&mut self) {}
+
+    /// Has [`fd`](Self::fd) tell of what comes from now on, as it does at first. Returns whether
+    /// nothing had come before, of which it might not tell.
+    #[must_use = "what has come already is told of by this alone"]
+    fn arm(&mut self) -> bool {
+        true
+    }
+
+    /// Whether something has come that [`fd`](Self::fd) does not tell of while the port is
+    /// [disarmed](Self::disarm).
+    fn has_waiting(&self) -> bool {
+        false
+    }
 
     /// What routers and hosts said last of what was sent to a peer (ICMP). `None` if nothing was
     /// said, or the port does not hear it.

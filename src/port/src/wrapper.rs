@@ -109,6 +109,18 @@ impl<W: Wrapper> Port for W {
         self.inner().fd()
     }
 
+    fn disarm(&mut self) {
+        self.inner_mut().disarm();
+    }
+
+    fn arm(&mut self) -> bool {
+        self.inner_mut().arm()
+    }
+
+    fn has_waiting(&self) -> bool {
+        self.inner().has_waiting()
+    }
+
     fn icmp_error(&self, peer: IpAddr) -> Option<IcmpError> {
         self.inner().icmp_error(peer)
     }

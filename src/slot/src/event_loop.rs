@@ -173,14 +173,28 @@ impl EventLoop {
         self.note_ready(ports);
     }
 
-    /// Tells the sessions that the slot is about to sleep; `false` if it must not.
-    fn fall_asleep(&self) -> bool {
-        self.awake.fall_asleep(|key| self.sessions.get(key))
+    /// Has the ports looked at in the next turn in which something waits that their descriptors do
+    /// not tell of while the slot is awake.
+    fn note_waiting(&mut self) {
+        for device in 0..self.ctx.devices.len() {
+            if self.ctx.devices[device].nic.port_has_waiting() {
+                self.note_ready([Token::Port { device }].into_iter());
+            }
+        }
     }
 
-    /// Tells the sessions that the slot is awake.
-    fn wake_up(&self) {
+    /// Tells the sessions and the ports that the slot is about to sleep; `false` if it must not.
+    fn fall_asleep(&mut self) -> bool {
+        // All are told, also if one has something.
+        let arm = |none, device: &mut SlotDevice| device.nic.arm_port() && none;
+        self.ctx.devices.iter_mut().fold(true, arm)
+            && self.awake.fall_asleep(|key| self.sessions.get(key))
+    }
+
+    /// Tells the sessions and the ports that the slot is awake.
+    fn wake_up(&mut self) {
         self.awake.wake_up(|key| self.sessions.get(key));
+        self.ctx.devices.iter_mut().for_each(|device| device.nic.disarm_port());
     }
 
     fn take_doorbells(&mut self, now: Instant) -> bool {

@@ -159,7 +159,7 @@ pub(crate) fn carry(
         if outcome == SendOutcome::Blocked {
             outcome = from.send(now, batch).unwrap();
         } else if quiet && arrived.len() < count {
-            assert!(is_readable(to), "{:?}\n{:?}", from.counters(), to.counters());
+            assert!(is_readable_within(to, 20), "{:?}\n{:?}", from.counters(), to.counters());
         }
     }
     assert_eq!(outcome, SendOutcome::Done);
@@ -169,11 +169,12 @@ pub(crate) fn carry(
 
 /// Waits for a socket port to have something.
 pub(crate) fn wait_readable(port: &impl Port) {
-    assert!(is_readable(port), "nothing arrives: {:?}", port.counters());
+    // A long while; what has not come then was lost.
+    assert!(is_readable_within(port, 20), "nothing arrives: {:?}", port.counters());
 }
 
-/// Whether a socket port has something within a long while; if not, it was lost.
-fn is_readable(port: &impl Port) -> bool {
+/// Whether a socket port has something within so many seconds.
+pub(crate) fn is_readable_within(port: &impl Port, seconds: i64) -> bool {
     let fd = PollFd::from_borrowed_fd(port.fd().unwrap(), PollFlags::IN);
-    poll(&mut [fd], Some(&Timespec { tv_sec: 20, tv_nsec: 0 })).unwrap() > 0
+    poll(&mut [fd], Some(&Timespec { tv_sec: seconds, tv_nsec: 0 })).unwrap() > 0
 }

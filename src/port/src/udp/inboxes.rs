@@ -59,10 +59,16 @@ struct Waiting {
 struct Owner {
     /// The how many-th: a slot may be begun anew while its predecessor hangs.
     number: u64,
-    /// An eventfd that is written to whenever something came into the empty inbox.
+    /// An eventfd that is written to whenever something comes into the empty inbox, while it is
+    /// armed.
     waker: Arc<OwnedFd>,
+    /// The owner does not look by itself. Said and asked under the lock: what comes is either seen
+    /// by who arms it, or told.
+    is_armed: bool,
     /// What waits.
     batch: RxBatch,
+    /// How much of its room is taken by what is not of RC, from 0 to 1.
+    datagrams: f32,
 }
 
 /// What became of packets for an inbox.
@@ -99,7 +105,7 @@ impl Waiting {
 
 impl Debug for Owner {
     fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
-        let Owner { number, waker: _, batch } = self;
+        let Owner { number, batch, .. } = self;
         write!(f, "owner {number}, for which {} datagrams wait", batch.len())
     }
 }
@@ -147,7 +153,13 @@ impl OwnInbox {
         waiting.owners += 1;
         let number = waiting.owners;
         let batch = RxBatch::new(BUFFERS);
-        waiting.owner = Some(Owner { number, waker: Arc::clone(&waker), batch });
+        waiting.owner = Some(Owner {
+            number,
+            waker: Arc::clone(&waker),
+            is_armed: true,
+            batch,
+            datagrams: 0.0,
+        });
         inbox.is_filled.store(false, Ordering::Relaxed);
         drop(waiting);
         Some(OwnInbox {
@@ -201,18 +213,22 @@ impl OwnInbox {
         let mut waiting = inbox.waiting.lock();
         let Some(owner) = &mut waiting.owner else { return Put::NoReceiver };
         // WIRE-203
-        let may = slot == self.slot || is_of_rc(bytes) || owner.batch.fill() < USUAL_PART;
+        let (is_of_rc, before) = (is_of_rc(bytes), owner.batch.fill());
+        let may = slot == self.slot || is_of_rc || before < USUAL_PART;
         if !may || !owner.batch.push_run(outer, bytes, segment) {
             return Put::NoRoom;
         }
-        if !inbox.is_filled.swap(true, Ordering::Relaxed) {
+        if !is_of_rc {
+            owner.datagrams += owner.batch.fill() - before;
+        }
+        let is_first = !inbox.is_filled.swap(true, Ordering::Relaxed);
+        if is_first && owner.is_armed {
             self.to_wake.push(Arc::clone(&owner.waker));
         }
         Put::Taken
     }
 
-    /// Wakes those who may be asleep, and had nothing in their inboxes before something was
-    /// [put](Self::put) there.
+    /// Wakes those who are to be told that something was [put](Self::put) into their inboxes.
     pub(super) fn wake_others(&mut self) {
         for waker in self.to_wake.drain(..) {
             // What refuses is full, and was written to before.
@@ -239,21 +255,45 @@ impl OwnInbox {
         }
     }
 
-    /// What becomes readable, again and again, when something comes into the empty inbox.
+    /// [`Port::disarm`](crate::Port::disarm)
+    pub(super) fn disarm(&self) {
+        if let Some(owner) = self.inbox.waiting.lock().owner_of(self.number) {
+            owner.is_armed = false;
+        }
+    }
+
+    /// [`Port::arm`](crate::Port::arm)
+    pub(super) fn arm(&self) -> bool {
+        let mut waiting = self.inbox.waiting.lock();
+        // A successor is told of what comes.
+        let Some(owner) = waiting.owner_of(self.number) else { return true };
+        owner.is_armed = true;
+        owner.batch.is_empty()
+    }
+
+    /// Whether something waits, as far as can be seen without the lock.
+    pub(super) fn has_waiting(&self) -> bool {
+        self.inbox.is_filled.load(Ordering::Relaxed)
+    }
+
+    /// What becomes readable, again and again, when something comes into the empty inbox while it
+    /// is armed.
     pub(super) fn waker(&self) -> BorrowedFd<'_> {
         self.waker.as_fd()
     }
 
-    /// Receives all that waits, if there is anything. Returns how full the inbox was, from 0 to 1:
-    /// full is what it [usually](USUAL_PART) has at most.
+    /// Receives all that waits, if there is anything. Returns how full the inbox was of packets of
+    /// RC, from 0 to 1: full is what it [usually](USUAL_PART) has at most. Those of others do not
+    /// become fewer when RC sends less, and would have all.
     pub(super) fn receive(&self, rx: &mut RxBatch) -> Option<f32> {
-        if !self.inbox.is_filled.load(Ordering::Relaxed) {
+        if !self.has_waiting() {
             return None;
         }
         let mut waiting = self.inbox.waiting.lock();
-        let Owner { batch, .. } = waiting.owner_of(self.number)?;
+        let Owner { batch, datagrams, .. } = waiting.owner_of(self.number)?;
         self.inbox.is_filled.store(false, Ordering::Relaxed);
-        let fill = (batch.fill() / USUAL_PART).min(1.0);
+        let of_rc = batch.fill() - std::mem::take(datagrams);
+        let fill = (of_rc / USUAL_PART).clamp(0.0, 1.0);
         rx.take_all(batch);
         rx.set_within_process();
         Some(fill)

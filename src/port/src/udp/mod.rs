@@ -438,6 +438,20 @@ impl Port for UdpPort {
         Some(self.sockets.as_fd())
     }
 
+    fn disarm(&mut self) {
+        if let Some(inbox) = &self.inbox {
+            inbox.disarm();
+        }
+    }
+
+    fn arm(&mut self) -> bool {
+        self.inbox.as_ref().is_none_or(OwnInbox::arm)
+    }
+
+    fn has_waiting(&self) -> bool {
+        self.inbox.as_ref().is_some_and(OwnInbox::has_waiting)
+    }
+
     fn icmp_error(&self, peer: IpAddr) -> Option<IcmpError> {
         self.icmp.of(peer)
     }

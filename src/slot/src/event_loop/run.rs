@@ -86,6 +86,7 @@ pub(crate) fn run(mut slot: impl Held) -> Result<(), SlotError> {
             Some(sleep(&mut slot, &mut events, deadline, handed_off.is_some())?)
         };
         slot.note_ready(events.iter().map(|event| Token::from_mio(event.token())));
+        slot.note_waiting();
         let before = std::mem::replace(&mut now, Instant::now());
         slot.ctx.now = now;
         if std::mem::take(&mut yielded) {
