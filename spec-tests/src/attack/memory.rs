@@ -26,6 +26,8 @@ pub(super) const ATTACKS: &[Attack] = &[
         "has its own memory written to while it forks, which locks its page table",
     )
     .found("C4"),
+    // What to compare it with.
+    Attack::new("forks", forks, "none: forks as that does, and has no session").of_strangers(),
     Attack::new(
         "sparse-memory",
         sparse_memory,
@@ -86,19 +88,13 @@ fn address_space(setting: &Setting, ready: &mut dyn FnMut()) -> Result {
 fn locked_memory(setting: &Setting, ready: &mut dyn FnMut()) -> Result {
     let mut program = program(setting)?;
     let mut pair = program.connected_pair(setting.addrs[0], CAPS)?;
-    // Pages that are there: a fork copies the table of all of them.
-    let memory = vec![1u8; setting.many(2 << 30, 512 << 20)];
+    let memory = much_memory(setting);
     let none = create_memfd("none", 4096)?;
     let addr = memory.as_ptr() as u64;
     let target =
         program.register(&none, addr, 1 << 20, Backing::Process { why: WhyCopied::NotAsked })?;
     let (source, _memfd) = program.shared_mr(1 << 16)?;
-    std::thread::spawn(|| {
-        loop {
-            // With a group to change to, it forks.
-            let _ = Command::new("/bin/true").gid(getgid().as_raw()).status();
-        }
-    });
+    std::thread::spawn(fork_forever);
     ready();
     let [a, _] = &mut pair;
     forever(|| {
@@ -106,6 +102,24 @@ fn locked_memory(setting: &Setting, ready: &mut dyn FnMut()) -> Result {
         std::thread::sleep(Duration::from_micros(100));
         Ok(())
     })
+}
+
+fn forks(setting: &Setting, ready: &mut dyn FnMut()) -> Result {
+    let _memory = much_memory(setting);
+    ready();
+    fork_forever()
+}
+
+/// Memory whose pages are there: a fork copies the table of all of them.
+fn much_memory(setting: &Setting) -> Vec<u8> {
+    vec![1; setting.many(2 << 30, 512 << 20)]
+}
+
+fn fork_forever() -> ! {
+    loop {
+        // With a group to change to, it forks.
+        let _ = Command::new("/bin/true").gid(getgid().as_raw()).status();
+    }
 }
 
 fn sparse_memory(setting: &Setting, ready: &mut dyn FnMut()) -> Result {
