@@ -95,6 +95,8 @@ pub struct Extent {
     /// How often an attack is made at most whose victims stall or, in the long form, are slowed
     /// down beyond the bounds. What counts is the least: other programs slow them down too.
     pub trials: usize,
+    /// How many slots the daemon has for programs of its own user; `None`: what it has by default.
+    pub slots: Option<usize>,
 }
 
 /// A victim and whose it is.
@@ -145,7 +147,7 @@ impl Testbed {
             is_short: extent.is_short,
             is_unshared: false,
         };
-        let daemon = start_daemon(&directory.0, &setting)?;
+        let daemon = start_daemon(&directory.0, &setting, extent.slots)?;
         let watcher = Watcher::new(&setting.socket)?;
         let mut testbed = Testbed {
             extent,
@@ -248,7 +250,7 @@ impl Testbed {
 
     fn attack_once(&mut self, attack: &'static Attack, attacker: Attacker) -> Result<Row> {
         if self.daemon.has_ended() {
-            self.daemon = start_daemon(&self.directory.0, &self.setting)?;
+            self.daemon = start_daemon(&self.directory.0, &self.setting, self.extent.slots)?;
             self.watcher = Watcher::new(&self.setting.socket)?;
             self.begun = self.look()?;
             self.start_victims()?;
@@ -379,12 +381,15 @@ fn log(directory: &Path) -> PathBuf {
     directory.join("urxed.log")
 }
 
-fn start_daemon(directory: &Path, setting: &Setting) -> Result<Process> {
+fn start_daemon(directory: &Path, setting: &Setting, slots: Option<usize>) -> Result<Process> {
     let said = File::options().create(true).append(true).open(log(directory))?;
     let mut command = Command::new(directory.join("urxed"));
     command.args(["--mode", "666", "--socket"]).arg(&setting.socket);
     for addr in setting.addrs {
         command.arg("--addr").arg(addr.to_string());
+    }
+    if let Some(slots) = slots {
+        command.arg("--slots").arg(slots.to_string());
     }
     let daemon = Process::start(command.stderr(said))?;
     let begun = Instant::now();

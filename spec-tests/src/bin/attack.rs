@@ -31,6 +31,10 @@ struct Args {
     /// Only the attacks with this in their names.
     #[arg(long, value_name = "NAME", default_value = "")]
     only: String,
+    /// How many slots the daemon has for programs of its own user, among them an attacker and a
+    /// victim [default: what it has by default].
+    #[arg(long, value_name = "N")]
+    slots: Option<usize>,
     /// Show JSON instead of a table.
     #[arg(long)]
     json: bool,
@@ -160,10 +164,8 @@ fn be_victim(victim: Victim) -> Result<ExitCode> {
 }
 
 fn make_attacks(args: &Args) -> Result<ExitCode> {
-    let extent = match args.short {
-        true => Extent { is_short: true, window: Duration::from_millis(250), trials: 3 },
-        false => Extent { is_short: false, window: Duration::from_secs(3), trials: 3 },
-    };
+    let window = Duration::from_millis(if args.short { 250 } else { 3000 });
+    let extent = Extent { is_short: args.short, window, trials: 3, slots: args.slots };
     if !rustix::process::geteuid().is_root() {
         eprintln!("attack: not root, so all programs are of the daemon's user");
     }

@@ -1066,6 +1066,38 @@ mod tests {
         assert_eq!(passage.lock().unwrap().refused, []);
     }
 
+    /// SHARE-135
+    #[test]
+    fn a_source_is_not_refused_for_packets_to_a_qp_that_is_not_ready_or_whose_program_rests() {
+        let now = Instant::now();
+        for (rests, counter) in
+            [(false, Counter::DropQpNotReady), (true, Counter::DropMemoryStalls)]
+        {
+            let passage = Arc::new(Mutex::new(Passage::default()));
+            let (mut nic, qpn, ..) = nic_with_qp(Narrow(passage.clone()), now);
+            let reset = QpAttr { state: Some(QpState::Reset), ..QpAttr::default() };
+            let [init, ..] = way_to_rts();
+            for attr in [reset, init] {
+                nic.modify_qp(now, qpn, &attr).unwrap();
+            }
+            while rests && !nic.host.stalls.any_rests() {
+                nic.host.stalls.on_stall(now, OwnerId(1), Duration::from_millis(1));
+            }
+            let receive = |nic: &mut Nic, qpn: Qpn| {
+                let packets = (0..FLOOD_PACKETS).map(|_| send_only(qpn));
+                passage.lock().unwrap().arriving.extend(packets);
+                nic.receive(now).unwrap();
+                nic.handle_timers(now).unwrap();
+                passage.lock().unwrap().refused.clone()
+            };
+            assert_eq!(receive(&mut nic, qpn), []);
+            assert_eq!(nic.device.counters().get(counter), u64::from(FLOOD_PACKETS));
+            let nobody = Qpn::new(qpn.get() ^ 1);
+            let refused = receive(&mut nic, nobody);
+            assert_eq!(refused, [SocketAddr::new([127, 0, 0, 2].into(), 49441)], "it might be");
+        }
+    }
+
     #[test]
     fn every_context_is_told_what_happens_to_the_port_and_none_that_is_closed() {
         let now = Instant::now();

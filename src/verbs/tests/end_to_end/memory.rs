@@ -153,6 +153,84 @@ fn remapped_memory_is_reached_without_system_calls_and_is_the_programs_own_after
     drop(odd);
 }
 
+/// MEM-062
+#[test]
+fn messages_across_the_edges_of_mapped_memory_are_whole() {
+    const PAGE: usize = 4096;
+    const BEFORE: usize = 24;
+    const BEHIND: usize = 40;
+    const UNTOUCHED: u8 = 0xee;
+    if remap::longest_wanted(0) == 0 {
+        return again_with_remap("memory::messages_across_the_edges_of_mapped_memory_are_whole");
+    }
+    let Net { near, far, daemon: _daemon } = Net::new();
+    let (source, target) = (Pages::new(LEN), Pages::new(LEN));
+    let len = LEN - BEFORE - BEHIND;
+    let register = |pages: &Pages, side: &Side| {
+        Pages { start: pages.start.wrapping_add(BEFORE), len }.register(side)
+    };
+    let (from, to) = (register(&source, &near), register(&target, &far));
+    match views_of_remapped() {
+        0 => return needs_root("this user may not use userfaultfd"),
+        views => assert_eq!(views, 4, "the whole pages of both"),
+    }
+    let [first, last] = [PAGE - BEFORE, LEN - PAGE - BEFORE];
+    let around = |edge: usize, bytes: usize| edge - bytes..edge + bytes;
+    let ranges = [
+        0..len,
+        around(first, 1),
+        around(first, 3000),
+        around(last, 1),
+        around(last, 3000),
+        0..first + 100_000,
+        last - 100_000..len,
+        first - 8..first,
+        last..last + 8,
+    ];
+    let data = pattern(len);
+    for range in ranges {
+        let mut expected = vec![UNTOUCHED; len];
+        expected[range.clone()].copy_from_slice(&data[range.clone()]);
+        let (here, there) =
+            ([from.sge(range.clone()).unwrap()], to.remote_buf(range.clone()).unwrap());
+        let seen = |mr: &Mr| {
+            let mut bytes = vec![0; len];
+            mr.read_at(0, &mut bytes).unwrap();
+            bytes
+        };
+        for is_send in [false, true] {
+            from.write_at(0, &data).unwrap();
+            to.fill(.., UNTOUCHED).unwrap();
+            let wr = match is_send {
+                true => {
+                    let receive = [to.sge(range.clone()).unwrap()];
+                    far.qp.post_recv(&[RecvWr::new(1, &receive)]).unwrap();
+                    SendWr::send(2, &here)
+                }
+                false => SendWr::write(2, &here, there),
+            };
+            near.qp.post_send(&[wr.signaled()]).unwrap();
+            near.done();
+            if is_send {
+                assert_eq!(far.done().byte_len as usize, range.len());
+            }
+            assert!(seen(&to) == expected, "{range:?}, sent: {is_send}");
+        }
+        to.write_at(0, &data).unwrap();
+        from.fill(.., UNTOUCHED).unwrap();
+        near.qp.post_send(&[SendWr::read(3, &here, there).signaled()]).unwrap();
+        near.done();
+        assert!(seen(&from) == expected, "{range:?}, read");
+    }
+    drop((from, to));
+    for pages in [&source, &target] {
+        // SAFETY: mapped, and no longer registered, so that nobody else touches it.
+        let bytes = unsafe { std::slice::from_raw_parts(pages.start, LEN) };
+        let (before, behind) = (&bytes[..BEFORE], &bytes[LEN - BEHIND..]);
+        assert!(before.iter().chain(behind).all(|&byte| byte == 0), "none of the region");
+    }
+}
+
 #[test]
 fn a_region_of_no_bytes_serves_messages_of_no_bytes() {
     let Net { near, far, daemon: _daemon } = Net::new();
