@@ -123,14 +123,18 @@ impl Application for Arguments {
         if node.nodes != 2 {
             return Err(Error::Usage("one node asks and one answers: --nodes 2 is expected"));
         }
+        let mut end = None;
         let points = match (self.by, node.rank) {
             (By::Tcp, SERVER) => tcp::serve(&mut node, self.max as usize).map(|()| Vec::new()),
             (By::Tcp, _) => self.measure(&mut tcp::Asking::new(&mut node, self.max as usize)?),
-            (_, SERVER) => rdma::End::new(self, &mut node)?.serve().map(|()| Vec::new()),
-            _ => self.measure(&mut rdma::End::new(self, &mut node)?),
+            (_, SERVER) => {
+                end.insert(rdma::End::new(self, &mut node)?).serve().map(|()| Vec::new())
+            }
+            _ => self.measure(end.insert(rdma::End::new(self, &mut node)?)),
         }?;
-        // What was sent last arrives before anything is closed.
+        // What was sent last may be lost, and is repeated for as long as the connection is open.
         node.exchange(&())?;
+        drop(end);
         Ok(points)
     }
 
