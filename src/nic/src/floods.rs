@@ -3,13 +3,15 @@
 //! To receive a packet takes ten times as long as to find out that it is none of ours. So who sends
 //! such packets as fast as can be keeps a data path busy, and programs waiting for it. A source, an
 //! address and a UDP port, is refused for [`REFUSED_FOR`] when [`FLOOD_PACKETS`] of its packets
-//! were dropped within [`FLOOD_WINDOW`] and none was taken. Who changes its port or address with
-//! every packet is not refused; nor is one from where something may come that would be missed
-//! ([`may_refuse`](urxe_engine::Device::may_refuse)).
+//! were dropped within [`FLOOD_WINDOW`] and none was taken, and for twice as long as the last time
+//! if it has gone on meanwhile: each time that it is heard again it has a data path busy for a
+//! moment. Who changes its port or address with every packet is not refused; nor is one from where
+//! something may come that would be missed ([`may_refuse`](urxe_engine::Device::may_refuse)), or
+//! no longer than until that is looked at again.
 
-use crate::limits::{FLOOD_PACKETS, FLOOD_SOURCES, FLOOD_WINDOW, REFUSED_FOR};
+use crate::limits::{FLOOD_PACKETS, FLOOD_SOURCES, FLOOD_WINDOW, MAX_REFUSED_FOR, REFUSED_FOR};
 use std::net::SocketAddr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// What is known of a source of packets that were dropped.
 struct Seen {
@@ -29,11 +31,22 @@ impl Seen {
     }
 }
 
-/// Sources that may be refused, and those that are, with until when.
+/// A source that is refused, or was until lately.
+struct Refused {
+    from: SocketAddr,
+    until: Instant,
+    /// For how long in all.
+    length: Duration,
+    is_over: bool,
+}
+
+/// Sources that may be refused, and those that are.
 #[derive(Default)]
 pub(crate) struct Floods {
     seen: Vec<Seen>,
-    refused: Vec<(SocketAddr, Instant)>,
+    refused: Vec<Refused>,
+    /// When it was looked last who may be refused.
+    looked: Option<Instant>,
 }
 
 impl Floods {
@@ -65,9 +78,14 @@ impl Floods {
         self.seen.iter().any(Seen::is_flood) || self.deadline().is_some_and(|at| at <= now)
     }
 
-    /// When a source is refused no more.
+    /// When a source is refused no more, or it is to be looked whether it still may be.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.refused.iter().map(|&(_, until)| until).min()
+        let look = self.looked? + REFUSED_FOR;
+        self.now_refused().map(|refused| refused.until.min(look)).min()
+    }
+
+    fn now_refused(&self) -> impl Iterator<Item = &Refused> {
+        self.refused.iter().filter(|refused| !refused.is_over)
     }
 
     /// Decides who is refused from now on, of those that `may_refuse` allows. Returns all, and how
@@ -77,23 +95,36 @@ impl Floods {
         now: Instant,
         may_refuse: impl Fn(SocketAddr) -> bool,
     ) -> (Vec<SocketAddr>, u64) {
-        self.refused.retain(|&(_, until)| until > now);
-        let (until, mut more) = (now + REFUSED_FOR, 0);
-        for seen in self.seen.iter_mut().filter(|seen| seen.is_flood()) {
-            if self.refused.len() < FLOOD_SOURCES && may_refuse(seen.from) {
-                self.refused.push((seen.from, until));
+        self.looked = Some(now);
+        for refused in self.refused.iter_mut().filter(|refused| !refused.is_over) {
+            refused.is_over = refused.until <= now || !may_refuse(refused.from);
+        }
+        // Who goes on has been dropped often enough by then.
+        self.refused.retain(|refused| !refused.is_over || now < refused.until + REFUSED_FOR);
+        let mut more = 0;
+        for at in 0..self.seen.len() {
+            if !self.seen[at].is_flood() {
+                continue;
+            }
+            let from = self.seen[at].from;
+            let mut length = REFUSED_FOR;
+            if self.now_refused().count() < FLOOD_SOURCES && may_refuse(from) {
+                if let Some(last) = self.refused.iter().position(|refused| refused.from == from) {
+                    length = (self.refused.swap_remove(last).length * 2).min(MAX_REFUSED_FOR);
+                }
+                let until = now + length;
+                self.refused.push(Refused { from, until, length, is_over: false });
                 more += 1;
             }
-            (seen.since, seen.dropped) = (until, 0);
+            (self.seen[at].since, self.seen[at].dropped) = (now + length, 0);
         }
-        (self.refused.iter().map(|&(from, _)| from).collect(), more)
+        (self.now_refused().map(|refused| refused.from).collect(), more)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
 
     const FLOOD: SocketAddr = source(1);
 
@@ -143,6 +174,40 @@ mod tests {
             now += FLOOD_WINDOW + Duration::from_nanos(1);
             assert_eq!(change(&mut floods, now), None);
         }
+    }
+
+    /// SHARE-135
+    #[test]
+    fn a_source_that_goes_on_is_refused_for_longer_each_time_but_no_longer_than_it_may_be() {
+        let (mut floods, mut now) = (Floods::default(), Instant::now());
+        let mut lengths = Vec::new();
+        for _ in 0..7 {
+            drop_from(&mut floods, now, FLOOD, FLOOD_PACKETS);
+            assert_eq!(change(&mut floods, now), Some(vec![FLOOD]));
+            let begun = now;
+            // It is looked again and again whether it may be.
+            while let Some(at) = floods.deadline() {
+                assert!(at <= now + REFUSED_FOR);
+                now = at;
+                let is_over = change(&mut floods, now) == Some(vec![]);
+                assert_eq!(is_over, floods.deadline().is_none());
+            }
+            lengths.push(now.duration_since(begun).div_duration_f64(REFUSED_FOR));
+            now += FLOOD_WINDOW;
+        }
+        assert_eq!(lengths, [1.0, 2.0, 4.0, 8.0, 16.0, 16.0, 16.0]);
+        // A peer is there from now on.
+        drop_from(&mut floods, now, FLOOD, FLOOD_PACKETS);
+        assert_eq!(change(&mut floods, now), Some(vec![FLOOD]));
+        now += REFUSED_FOR;
+        assert!(floods.is_due(now));
+        assert_eq!(floods.change(now, |_| false), (vec![], 0));
+        assert_eq!(floods.deadline(), None);
+        // One that was silent for a while begins anew.
+        now += 2 * MAX_REFUSED_FOR;
+        drop_from(&mut floods, now, FLOOD, FLOOD_PACKETS);
+        assert_eq!(change(&mut floods, now), Some(vec![FLOOD]));
+        assert_eq!(change(&mut floods, now + REFUSED_FOR), Some(vec![]));
     }
 
     #[test]

@@ -41,6 +41,10 @@ pub(crate) const FLOOD_WINDOW: Duration = Duration::from_millis(10);
 /// that goes on then costs a tenth of what it would; who means well has lost one retry.
 pub(crate) const REFUSED_FOR: Duration = Duration::from_millis(100);
 
+/// How long at most, if it goes on and on: the moments in which it is heard are then a thousandth
+/// of the time, and of the messages of others less than one in a hundred meets one.
+pub(crate) const MAX_REFUSED_FOR: Duration = Duration::from_millis(1600);
+
 /// Sources that are watched, and that are refused, at a time. Each that is refused costs every
 /// packet a few steps of a filter.
 pub(crate) const FLOOD_SOURCES: usize = 8;
