@@ -73,7 +73,7 @@ pub(super) const ATTACKS: &[Attack] = &[
     // No attacks, but what to compare others with: what the machine itself makes of a neighbour
     // that keeps a processor busy, with whatever.
     Attack::new("busy-loop", busy_loop, "none: does nothing but compute").of_strangers(),
-    Attack::new("own-socket", own_socket, "none: sends packets to a socket of its own")
+    Attack::new("flood-elsewhere", flood_elsewhere, "none: sends packets to a socket of its own")
         .of_strangers(),
 ];
 
@@ -263,7 +263,7 @@ fn busy_loop(_: &Setting, ready: &mut dyn FnMut()) -> Result {
     }
 }
 
-fn own_socket(setting: &Setting, ready: &mut dyn FnMut()) -> Result {
+fn flood_elsewhere(setting: &Setting, ready: &mut dyn FnMut()) -> Result {
     let socket = UdpSocket::bind(SocketAddr::new(elsewhere(setting), 0))?;
     let at = socket.local_addr()?;
     ready();
