@@ -37,7 +37,6 @@ struct Refused {
     until: Instant,
     /// For how long in all.
     length: Duration,
-    is_over: bool,
 }
 
 /// Sources that may be refused, and those that are.
@@ -84,8 +83,9 @@ impl Floods {
         self.now_refused().map(|refused| refused.until.min(look)).min()
     }
 
+    /// Those that are refused since it was looked last.
     fn now_refused(&self) -> impl Iterator<Item = &Refused> {
-        self.refused.iter().filter(|refused| !refused.is_over)
+        self.refused.iter().filter(|refused| self.looked.is_some_and(|at| at < refused.until))
     }
 
     /// Decides who is refused from now on, of those that `may_refuse` allows. Returns all, and how
@@ -96,11 +96,13 @@ impl Floods {
         may_refuse: impl Fn(SocketAddr) -> bool,
     ) -> (Vec<SocketAddr>, u64) {
         self.looked = Some(now);
-        for refused in self.refused.iter_mut().filter(|refused| !refused.is_over) {
-            refused.is_over = refused.until <= now || !may_refuse(refused.from);
+        for refused in self.refused.iter_mut().filter(|refused| now < refused.until) {
+            if !may_refuse(refused.from) {
+                refused.until = now;
+            }
         }
-        // Who goes on has been dropped often enough by then.
-        self.refused.retain(|refused| !refused.is_over || now < refused.until + REFUSED_FOR);
+        // For so long it is remembered, to be refused for longer if it goes on.
+        self.refused.retain(|refused| now < refused.until + REFUSED_FOR);
         let mut more = 0;
         for at in 0..self.seen.len() {
             if !self.seen[at].is_flood() {
@@ -113,7 +115,7 @@ impl Floods {
                     length = (self.refused.swap_remove(last).length * 2).min(MAX_REFUSED_FOR);
                 }
                 let until = now + length;
-                self.refused.push(Refused { from, until, length, is_over: false });
+                self.refused.push(Refused { from, until, length });
                 more += 1;
             }
             (self.seen[at].since, self.seen[at].dropped) = (now + length, 0);

@@ -38,7 +38,9 @@ pub(crate) const FLOOD_PACKETS: u32 = 512;
 pub(crate) const FLOOD_WINDOW: Duration = Duration::from_millis(10);
 
 /// How long a source is refused after that, or not judged again if it may not be refused. A flood
-/// that goes on then costs a tenth of what it would; who means well has lost one retry.
+/// that goes on then costs a tenth of what it would; who means well has lost one retry. Of a source
+/// that is refused for longer it is looked so often whether it still may be; and for so long one
+/// that is heard again is known to have been refused.
 pub(crate) const REFUSED_FOR: Duration = Duration::from_millis(100);
 
 /// How long at most, if it goes on and on: the moments in which it is heard are then a thousandth

@@ -68,7 +68,7 @@ struct Owner {
     /// What waits.
     batch: RxBatch,
     /// How much of its room is taken by what is not of RC, from 0 to 1.
-    datagrams: f32,
+    unreliable: f32,
 }
 
 /// What became of packets for an inbox.
@@ -158,7 +158,7 @@ impl OwnInbox {
             waker: Arc::clone(&waker),
             is_armed: true,
             batch,
-            datagrams: 0.0,
+            unreliable: 0.0,
         });
         inbox.is_filled.store(false, Ordering::Relaxed);
         drop(waiting);
@@ -219,7 +219,7 @@ impl OwnInbox {
             return Put::NoRoom;
         }
         if !is_of_rc {
-            owner.datagrams += owner.batch.fill() - before;
+            owner.unreliable += owner.batch.fill() - before;
         }
         let is_first = !inbox.is_filled.swap(true, Ordering::Relaxed);
         if is_first && owner.is_armed {
@@ -290,9 +290,9 @@ impl OwnInbox {
             return None;
         }
         let mut waiting = self.inbox.waiting.lock();
-        let Owner { batch, datagrams, .. } = waiting.owner_of(self.number)?;
+        let Owner { batch, unreliable, .. } = waiting.owner_of(self.number)?;
         self.inbox.is_filled.store(false, Ordering::Relaxed);
-        let of_rc = batch.fill() - std::mem::take(datagrams);
+        let of_rc = batch.fill() - std::mem::take(unreliable);
         let fill = (of_rc / USUAL_PART).clamp(0.0, 1.0);
         rx.take_all(batch);
         rx.set_within_process();
