@@ -50,6 +50,29 @@ urxe_types::counters! {
     ForgottenEarly = "cm_forgotten_early", "Ended connections forgotten before their time because there were too many of them.";
 }
 
+impl CmCounters {
+    /// Messages that nobody here has a use for, and that no peer sends often that means well.
+    pub(crate) fn of_no_use(&self) -> u64 {
+        [
+            CmCounter::DropNoMessage,
+            CmCounter::DropUnknown,
+            CmCounter::DropForeign,
+            CmCounter::DropWrongQpn,
+            CmCounter::DropOutOfPlace,
+            CmCounter::RefusedNoListener,
+            CmCounter::RefusedTransport,
+            CmCounter::RefusedAddresses,
+            CmCounter::RefusedHeader,
+            CmCounter::RefusedPathMtu,
+            CmCounter::RefusedUnknown,
+            CmCounter::RefusedAlternatePath,
+        ]
+        .map(|counter| self.get(counter))
+        .iter()
+        .sum()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::CmCounter;

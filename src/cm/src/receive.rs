@@ -20,12 +20,16 @@ use urxe_wire::mad::{
 use urxe_wire::mad::{MAD_LEN, MadSource};
 
 impl Manager {
-    /// Takes a management datagram that came to QP1.
-    pub fn handle_mad(&mut self, now: Instant, from: &MadSource, mad: &[u8; MAD_LEN]) {
-        let Ok(mad) = Mad::parse(mad) else {
-            return self.counters.add(CmCounter::DropNoMessage, 1);
-        };
-        self.handle_message(now, from, &mad);
+    /// Takes a management datagram that came to QP1. Returns whether it was of use: it was about
+    /// something that there is, and if it was dropped or refused, then not for a reason of its
+    /// sender's.
+    pub fn handle_mad(&mut self, now: Instant, from: &MadSource, mad: &[u8; MAD_LEN]) -> bool {
+        let of_no_use = self.counters.of_no_use();
+        match Mad::parse(mad) {
+            Ok(mad) => self.handle_message(now, from, &mad),
+            Err(_) => self.counters.add(CmCounter::DropNoMessage, 1),
+        }
+        self.counters.of_no_use() == of_no_use
     }
 
     pub(crate) fn handle_message(&mut self, now: Instant, from: &MadSource, mad: &Mad) {

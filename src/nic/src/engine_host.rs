@@ -138,6 +138,11 @@ impl ProgramHost {
         std::mem::take(&mut self.mads)
     }
 
+    /// How many management datagrams there are to take.
+    pub(crate) fn mads_waiting(&self) -> usize {
+        self.mads.len()
+    }
+
     /// A QP to which data came, while its program may not know that its peer is ready.
     pub(crate) fn take_comm_est_qp(&mut self) -> Option<Qpn> {
         self.comm_est_qps.pop()

@@ -49,8 +49,18 @@ pub(crate) struct Floods {
 }
 
 impl Floods {
+    /// A packet from there was of use, or was dropped for a reason that is not the sender's; or it
+    /// was not.
+    #[inline]
+    pub(crate) fn judge(&mut self, now: Instant, from: SocketAddr, is_of_use: bool) {
+        match is_of_use {
+            true => self.on_taken(now, from),
+            false => self.on_dropped(now, from),
+        }
+    }
+
     /// A packet from there was dropped, for a reason that is the sender's.
-    pub(crate) fn on_dropped(&mut self, now: Instant, from: SocketAddr) {
+    fn on_dropped(&mut self, now: Instant, from: SocketAddr) {
         self.seen.retain(|seen| !seen.is_over(now));
         let at = self.seen.iter().position(|seen| seen.from == from).unwrap_or(self.seen.len());
         if at == FLOOD_SOURCES {
@@ -66,7 +76,7 @@ impl Floods {
     }
 
     /// Packets from there are of use.
-    pub(crate) fn on_taken(&mut self, now: Instant, from: SocketAddr) {
+    fn on_taken(&mut self, now: Instant, from: SocketAddr) {
         if !self.seen.is_empty() {
             self.seen.retain(|seen| seen.from != from && !seen.is_over(now));
         }

@@ -21,9 +21,9 @@ use urxe_engine::{Counter, Device, DeviceConfig, ModifyQpError, Tuning};
 use urxe_port::{AddressSockets, IcmpError, OpenError, Port, PortCounters, RxBatch, SendOutcome};
 use urxe_shm::control::event;
 use urxe_types::{AddressVector, PathMtu, QpAttr, QpState, Qpn, Slot};
-use urxe_wire::Outer;
 use urxe_wire::batch::TxBatch;
 use urxe_wire::mad::{MAD_LEN, MadSource};
+use urxe_wire::{Flow, Outer};
 
 /// What happens to a port: told to every context of its device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -542,9 +542,15 @@ impl Nic {
         timers.into_iter().chain(others).flatten().min()
     }
 
-    /// The management datagrams that have come since the last time.
+    /// The management datagrams that have come since the last time. Each is to be
+    /// [judged](Self::judge_mad).
     pub fn take_mads(&mut self) -> Vec<(MadSource, [u8; MAD_LEN])> {
         self.host.take_mads()
+    }
+
+    /// Whether a management datagram was of use: a source of many that are not is a flood.
+    pub fn judge_mad(&mut self, now: Instant, from: &MadSource, is_of_use: bool) {
+        self.floods.judge(now, source(&from.flow), is_of_use);
     }
 
     /// A QP to which data came, while its program may not know that its peer is ready.
@@ -610,7 +616,8 @@ impl Nic {
     }
 }
 
-/// Handles a datagram, and takes note of where it came from if it is dropped.
+/// Handles a datagram, and takes note of where it came from if it is dropped. Of a management
+/// datagram that the connection manager gets that is known later.
 fn handle_datagram(
     now: Instant,
     device: &mut Device,
@@ -618,28 +625,33 @@ fn handle_datagram(
     floods: &mut Floods,
     (outer, datagram): (&Outer, &[u8]),
 ) {
-    let before = not_held_against_sender(device);
+    let (before, mads) = (not_held_against_sender(device), host.mads_waiting());
     device.handle_datagram(now, host, outer, datagram);
-    let from = SocketAddr::new(outer.flow.src, outer.flow.src_port);
-    match not_held_against_sender(device) == before {
-        true => floods.on_dropped(now, from),
-        false => floods.on_taken(now, from),
+    if host.mads_waiting() == mads {
+        floods.judge(now, source(&outer.flow), not_held_against_sender(device) != before);
     }
 }
 
-/// Packets that were taken, or dropped for a reason that is not the sender's.
+/// Where packets come from, as the kernel can refuse them.
+fn source(flow: &Flow) -> SocketAddr {
+    SocketAddr::new(flow.src, flow.src_port)
+}
+
+/// Packets that were taken, or dropped for a reason that is not the sender's. A question about
+/// extensions is not held against who asks once, but no peer needs to ask again and again.
 fn not_held_against_sender(device: &Device) -> u64 {
     let counters = device.counters();
-    [
-        Counter::ReceivedPackets,
-        Counter::DropMemoryStalls,
-        Counter::DropMulticastShare,
-        Counter::DropQpNotReady,
-        Counter::DropOtherSlot,
-    ]
-    .map(|counter| counters.get(counter))
-    .iter()
-    .sum()
+    let taken = counters.get(Counter::ReceivedPackets) - counters.get(Counter::MadsReceived);
+    taken
+        + [
+            Counter::DropMemoryStalls,
+            Counter::DropMulticastShare,
+            Counter::DropQpNotReady,
+            Counter::DropOtherSlot,
+        ]
+        .map(|counter| counters.get(counter))
+        .iter()
+        .sum::<u64>()
 }
 
 #[cfg(test)]
@@ -662,10 +674,12 @@ mod tests {
     use urxe_shm::ring::completion_notifier::CompletionNotifier;
     use urxe_shm::ring::geometry::Geometry;
     use urxe_shm::ring::{CqProducer, RqConsumer, SqConsumer, SqProducer};
-    use urxe_types::{Access, Lkey, Psn, QpType, Rkey, SendData, SendOp, SendWr, Sge};
+    use urxe_types::{Access, Lkey, Psn, Qkey, QpType, Rkey, SendData, SendOp, SendWr, Sge};
     use urxe_wire::batch::TxLimits;
+    use urxe_wire::mad::{CapabilityMad, CapabilityMessage};
     use urxe_wire::{
-        Body, Bth, DONT_FRAGMENT, Flow, Headers, Ident, Opcode, Outer, Packet, SourcePorts,
+        Body, Bth, DONT_FRAGMENT, Datagram, Deth, Flow, Headers, Ident, Opcode, Outer, Packet,
+        SourcePorts,
     };
 
     fn config() -> Config {
@@ -895,6 +909,17 @@ mod tests {
     }
 
     fn arriving(bth: Bth, opcode: Opcode, len: usize) -> (Outer, Vec<u8>) {
+        packet(&Headers::new(bth, Body::zeroed(opcode)), &vec![0; len])
+    }
+
+    /// A management datagram to QP1.
+    fn mad(mad: &[u8; MAD_LEN]) -> (Outer, Vec<u8>) {
+        let deth = Deth { qkey: Qkey::GSI, src_qp: Qpn::GSI };
+        let bth = Bth::new(Qpn::GSI, Psn::default());
+        packet(&Headers::new(bth, Datagram { deth, imm: None }), mad)
+    }
+
+    fn packet(headers: &Headers, payload: &[u8]) -> (Outer, Vec<u8>) {
         let flow = Flow {
             src: [127, 0, 0, 2].into(),
             dst: [127, 0, 0, 1].into(),
@@ -903,10 +928,9 @@ mod tests {
             hop_limit: 64,
             flow_label: 0,
         };
-        let headers = Headers::new(bth, Body::zeroed(opcode));
         let mut batch = TxBatch::new(TxLimits::SINGLE, 0);
-        let Ok(()) = batch.push(&flow, &headers, len, |bytes| {
-            bytes.fill(0);
+        let Ok(()) = batch.push(&flow, headers, payload.len(), |bytes| {
+            bytes.copy_from_slice(payload);
             Ok::<(), Infallible>(())
         });
         let bytes = batch.datagrams().next().unwrap().bytes.to_vec();
@@ -1064,6 +1088,51 @@ mod tests {
         assert!(nic.deadline().is_some_and(|at| at <= over));
         nic.handle_timers(over).unwrap();
         assert_eq!(passage.lock().unwrap().refused, []);
+    }
+
+    /// SHARE-136
+    #[test]
+    fn a_source_of_management_datagrams_is_refused_unless_the_manager_has_a_use_for_one() {
+        let now = Instant::now();
+        let message = mad(&[0; MAD_LEN]);
+        for (of_use, is_refused) in [(0, true), (1, false)] {
+            let passage = Arc::new(Mutex::new(Passage::default()));
+            let mut nic = Nic::new(Box::new(Narrow(passage.clone())), config(), now);
+            let mut arrive = |packets: u32| {
+                let packets = (0..packets).map(|_| message.clone());
+                passage.lock().unwrap().arriving.extend(packets);
+                nic.receive(now).unwrap();
+                nic.handle_timers(now).unwrap();
+                assert_eq!(passage.lock().unwrap().refused, [], "it is not judged yet");
+                let mads = nic.take_mads();
+                for (number, (from, _)) in mads.iter().enumerate() {
+                    nic.judge_mad(now, from, number < of_use);
+                }
+                nic.handle_timers(now).unwrap();
+                mads.len() as u32
+            };
+            assert_eq!(arrive(FLOOD_PACKETS), FLOOD_PACKETS);
+            let refused = passage.lock().unwrap().refused.clone();
+            let source = SocketAddr::new([127, 0, 0, 2].into(), 49441);
+            assert_eq!(refused, if is_refused { vec![source] } else { vec![] });
+        }
+    }
+
+    /// SHARE-136
+    #[test]
+    fn a_source_that_asks_for_extensions_again_and_again_is_refused() {
+        let now = Instant::now();
+        let passage = Arc::new(Mutex::new(Passage::default()));
+        let mut nic = Nic::new(Box::new(Narrow(passage.clone())), config(), now);
+        let question = CapabilityMad { tid: 1, message: CapabilityMessage::Get }.bytes();
+        for packets in [FLOOD_PACKETS - 1, 1] {
+            assert_eq!(passage.lock().unwrap().refused, []);
+            let packets = (0..packets).map(|_| mad(&question));
+            passage.lock().unwrap().arriving.extend(packets);
+            nic.receive(now).unwrap();
+            nic.handle_timers(now).unwrap();
+        }
+        assert_eq!(passage.lock().unwrap().refused.len(), 1);
     }
 
     /// SHARE-135

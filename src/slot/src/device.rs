@@ -88,9 +88,16 @@ impl SlotDevice {
 
     /// Tells the broker of QPs to which data came, while their programs may not know that their
     /// peers are ready.
-    pub(crate) fn tell_broker(&mut self, device: usize, to_broker: &mut Vec<ToBroker>) {
+    pub(crate) fn tell_broker(
+        &mut self,
+        now: Instant,
+        device: usize,
+        to_broker: &mut Vec<ToBroker>,
+    ) {
         // Connections are the broker's, and so is QP1. What comes here for them is a stranger's.
-        drop(self.nic.take_mads());
+        for (from, _) in self.nic.take_mads() {
+            self.nic.judge_mad(now, &from, false);
+        }
         while let Some(qpn) = self.nic.take_comm_est_qp() {
             to_broker.push(ToBroker::Established { device, qpn });
         }

@@ -238,7 +238,7 @@ impl EventLoop {
         let ack_waits = self.ack_hold.waits(now, owes_an_ack, worked, &mut self.ctx.counters);
         for (index, device) in self.ctx.devices.iter_mut().enumerate() {
             worked |= device.nic.handle_timers(now).map_err(SlotError::Port)?;
-            device.tell_broker(index, &mut self.ctx.to_broker);
+            device.tell_broker(now, index, &mut self.ctx.to_broker);
             if !(ack_waits && device.nic.owes_only_an_ack()) {
                 worked |= device.nic.transmit(now).map_err(SlotError::Port)?;
             }

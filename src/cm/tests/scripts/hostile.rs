@@ -16,6 +16,22 @@ fn malformed_messages_are_dropped() {
     t.assert_dropped(CmCounter::DropNoMessage, 0);
 }
 
+/// SHARE-136
+#[test]
+fn messages_that_nobody_has_a_use_for_are_told_from_others() {
+    let mut t = Script::new();
+    let is_of_use = |t: &mut Script, message: Message| {
+        t.cm.handle_mad(t.now, &source(PEER), &Mad::new(TID, message).bytes())
+    };
+    assert!(!t.cm.handle_mad(t.now, &source(PEER), &[0; MAD_LEN]));
+    assert!(!is_of_use(&mut t, req().into()), "nobody listens");
+    assert!(!is_of_use(&mut t, dreq(ConnId(9)).into()));
+    t.cm.listen(t.now, &listen()).unwrap();
+    assert!(is_of_use(&mut t, req().into()));
+    // Lost answers are no flood.
+    assert!(is_of_use(&mut t, req().into()));
+}
+
 #[test]
 fn messages_for_unknown_connections_are_dropped() {
     let mut t = Script::new();

@@ -231,7 +231,8 @@ impl RdmaDevice {
     /// Lets the connection manager see the management datagrams that have come.
     pub(crate) fn take_mads(&mut self, now: Instant) {
         for (from, mad) in self.nic.take_mads() {
-            self.cm.handle_mad(now, &from, &mad);
+            let is_of_use = self.cm.handle_mad(now, &from, &mad);
+            self.nic.judge_mad(now, &from, is_of_use);
         }
     }
 
