@@ -53,6 +53,7 @@ urxe_types::counters! {
 impl CmCounters {
     /// Messages that nobody here has a use for, and that no peer sends often that means well.
     pub(crate) fn of_no_use(&self) -> u64 {
+        // SHARE-136
         [
             CmCounter::DropNoMessage,
             CmCounter::DropUnknown,

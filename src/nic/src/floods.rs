@@ -5,17 +5,19 @@
 //! address and a UDP port, is refused for [`REFUSED_FOR`] when [`FLOOD_PACKETS`] of its packets
 //! were dropped within [`FLOOD_WINDOW`] and none was taken, and for twice as long as the last time
 //! if it has gone on meanwhile: each time that it is heard again it has a data path busy for a
-//! moment. Who changes its port or address with every packet is not refused; nor is one from where
-//! something may come that would be missed ([`may_refuse`](urxe_engine::Device::may_refuse)), or
-//! no longer than until that is looked at again.
+//! moment. What it sends to the management QP is one matter, and what to other QPs another: no
+//! requests for connections are refused for data that somebody has sent in that host's name. Who
+//! changes its port or address with every packet is not refused; nor is one from where something
+//! may come that would be missed ([`may_refuse`](urxe_engine::Device::may_refuse)), or no longer
+//! than until that is looked at again.
 
 use crate::limits::{FLOOD_PACKETS, FLOOD_SOURCES, FLOOD_WINDOW, MAX_REFUSED_FOR, REFUSED_FOR};
-use std::net::SocketAddr;
 use std::time::{Duration, Instant};
+use urxe_port::PacketSource;
 
 /// What is known of a source of packets that were dropped.
 struct Seen {
-    from: SocketAddr,
+    source: PacketSource,
     /// Since when they are counted; in the future if they are not until then.
     since: Instant,
     dropped: u32,
@@ -33,7 +35,7 @@ impl Seen {
 
 /// A source that is refused, or was until lately.
 struct Refused {
-    from: SocketAddr,
+    source: PacketSource,
     until: Instant,
     /// For how long in all.
     length: Duration,
@@ -52,22 +54,22 @@ impl Floods {
     /// A packet from there was of use, or was dropped for a reason that is not the sender's; or it
     /// was not.
     #[inline]
-    pub(crate) fn judge(&mut self, now: Instant, from: SocketAddr, is_of_use: bool) {
+    pub(crate) fn judge(&mut self, now: Instant, source: PacketSource, is_of_use: bool) {
         match is_of_use {
-            true => self.on_taken(now, from),
-            false => self.on_dropped(now, from),
+            true => self.on_taken(now, source),
+            false => self.on_dropped(now, source),
         }
     }
 
     /// A packet from there was dropped, for a reason that is the sender's.
-    fn on_dropped(&mut self, now: Instant, from: SocketAddr) {
+    fn on_dropped(&mut self, now: Instant, source: PacketSource) {
         self.seen.retain(|seen| !seen.is_over(now));
-        let at = self.seen.iter().position(|seen| seen.from == from).unwrap_or(self.seen.len());
+        let at = self.seen.iter().position(|seen| seen.source == source).unwrap_or(self.seen.len());
         if at == FLOOD_SOURCES {
             return;
         }
         if at == self.seen.len() {
-            self.seen.push(Seen { from, since: now, dropped: 0 });
+            self.seen.push(Seen { source, since: now, dropped: 0 });
         }
         let seen = &mut self.seen[at];
         if seen.since <= now {
@@ -76,9 +78,9 @@ impl Floods {
     }
 
     /// Packets from there are of use.
-    fn on_taken(&mut self, now: Instant, from: SocketAddr) {
+    fn on_taken(&mut self, now: Instant, source: PacketSource) {
         if !self.seen.is_empty() {
-            self.seen.retain(|seen| seen.from != from && !seen.is_over(now));
+            self.seen.retain(|seen| seen.source != source && !seen.is_over(now));
         }
     }
 
@@ -103,11 +105,11 @@ impl Floods {
     pub(crate) fn change(
         &mut self,
         now: Instant,
-        may_refuse: impl Fn(SocketAddr) -> bool,
-    ) -> (Vec<SocketAddr>, u64) {
+        may_refuse: impl Fn(PacketSource) -> bool,
+    ) -> (Vec<PacketSource>, u64) {
         self.looked = Some(now);
         for refused in self.refused.iter_mut().filter(|refused| now < refused.until) {
-            if !may_refuse(refused.from) {
+            if !may_refuse(refused.source) {
                 refused.until = now;
             }
         }
@@ -118,39 +120,44 @@ impl Floods {
             if !self.seen[at].is_flood() {
                 continue;
             }
-            let from = self.seen[at].from;
+            let source = self.seen[at].source;
             let mut length = REFUSED_FOR;
-            if self.now_refused().count() < FLOOD_SOURCES && may_refuse(from) {
-                if let Some(last) = self.refused.iter().position(|refused| refused.from == from) {
+            if self.now_refused().count() < FLOOD_SOURCES && may_refuse(source) {
+                if let Some(last) = self.refused.iter().position(|refused| refused.source == source)
+                {
                     length = (self.refused.swap_remove(last).length * 2).min(MAX_REFUSED_FOR);
                 }
                 let until = now + length;
-                self.refused.push(Refused { from, until, length });
+                self.refused.push(Refused { source, until, length });
                 more += 1;
             }
             (self.seen[at].since, self.seen[at].dropped) = (now + length, 0);
         }
-        (self.now_refused().map(|refused| refused.from).collect(), more)
+        (self.now_refused().map(|refused| refused.source).collect(), more)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+    use urxe_port::Receivers;
+    use urxe_types::Qpn;
 
-    const FLOOD: SocketAddr = source(1);
+    const FLOOD: PacketSource = source(1);
 
-    const fn source(port: u16) -> SocketAddr {
-        SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), port)
+    const fn source(port: u16) -> PacketSource {
+        let from = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port);
+        PacketSource { from, to: Receivers::AllBut(Qpn::GSI) }
     }
 
     /// Who is refused, if that has changed.
-    fn change(floods: &mut Floods, now: Instant) -> Option<Vec<SocketAddr>> {
+    fn change(floods: &mut Floods, now: Instant) -> Option<Vec<PacketSource>> {
         floods.is_due(now).then(|| floods.change(now, |_| true).0)
     }
 
-    fn drop_from(floods: &mut Floods, now: Instant, from: SocketAddr, packets: u32) {
-        (0..packets).for_each(|_| floods.on_dropped(now, from));
+    fn drop_from(floods: &mut Floods, now: Instant, source: PacketSource, packets: u32) {
+        (0..packets).for_each(|_| floods.on_dropped(now, source));
     }
 
     /// SHARE-135

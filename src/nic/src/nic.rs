@@ -18,12 +18,15 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 use urxe_engine::{Counter, Device, DeviceConfig, ModifyQpError, Tuning};
-use urxe_port::{AddressSockets, IcmpError, OpenError, Port, PortCounters, RxBatch, SendOutcome};
+use urxe_port::{
+    AddressSockets, IcmpError, OpenError, PacketSource, Port, PortCounters, Receivers, RxBatch,
+    SendOutcome,
+};
 use urxe_shm::control::event;
-use urxe_types::{AddressVector, PathMtu, QpAttr, QpState, Qpn, Slot};
+use urxe_types::{AddressVector, PathMtu, QpAttr, QpState, Qpn, Slot, SlotId};
 use urxe_wire::batch::TxBatch;
 use urxe_wire::mad::{MAD_LEN, MadSource};
-use urxe_wire::{Flow, Outer};
+use urxe_wire::{Bth, Flow, Outer};
 
 /// What happens to a port: told to every context of its device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -406,7 +409,8 @@ impl Nic {
     /// If the port has failed for good.
     pub fn handle_timers(&mut self, now: Instant) -> io::Result<bool> {
         if self.floods.is_due(now) {
-            let (refused, more) = self.floods.change(now, |from| self.device.may_refuse(from));
+            let (refused, more) =
+                self.floods.change(now, |source| self.device.may_refuse(source.from));
             // SHARE-135
             if self.port.refuse_sources(&refused) {
                 self.host.counters.sources_refused += more;
@@ -550,7 +554,8 @@ impl Nic {
 
     /// Whether a management datagram was of use: a source of many that are not is a flood.
     pub fn judge_mad(&mut self, now: Instant, from: &MadSource, is_of_use: bool) {
-        self.floods.judge(now, source(&from.flow), is_of_use);
+        let to = Receivers::Only(self.device.management_qpn());
+        self.floods.judge(now, PacketSource { from: sender(&from.flow), to }, is_of_use);
     }
 
     /// A QP to which data came, while its program may not know that its peer is ready.
@@ -628,12 +633,18 @@ fn handle_datagram(
     let (before, mads) = (not_held_against_sender(device), host.mads_waiting());
     device.handle_datagram(now, host, outer, datagram);
     if host.mads_waiting() == mads {
-        floods.judge(now, source(&outer.flow), not_held_against_sender(device) != before);
+        let management = device.management_qpn();
+        let to = match Bth::dest_qp_in(datagram) {
+            Some(qpn) if qpn == management => Receivers::Only(management),
+            _ => Receivers::AllBut(management),
+        };
+        let is_of_use = not_held_against_sender(device) != before;
+        floods.judge(now, PacketSource { from: sender(&outer.flow), to }, is_of_use);
     }
 }
 
-/// Where packets come from, as the kernel can refuse them.
-fn source(flow: &Flow) -> SocketAddr {
+/// The address and UDP port that packets come from.
+fn sender(flow: &Flow) -> SocketAddr {
     SocketAddr::new(flow.src, flow.src_port)
 }
 
@@ -642,16 +653,13 @@ fn source(flow: &Flow) -> SocketAddr {
 fn not_held_against_sender(device: &Device) -> u64 {
     let counters = device.counters();
     let taken = counters.get(Counter::ReceivedPackets) - counters.get(Counter::MadsReceived);
-    taken
-        + [
-            Counter::DropMemoryStalls,
-            Counter::DropMulticastShare,
-            Counter::DropQpNotReady,
-            Counter::DropOtherSlot,
-        ]
-        .map(|counter| counters.get(counter))
-        .iter()
-        .sum::<u64>()
+    let excused = [Counter::DropMemoryStalls, Counter::DropMulticastShare, Counter::DropQpNotReady];
+    // SHARE-137: a NIC may have joined packets for several slots. The broker gets what is for none.
+    let other_slot = match device.slot().id() {
+        SlotId::BROKER => 0,
+        _ => counters.get(Counter::DropOtherSlot),
+    };
+    taken + other_slot + excused.map(|counter| counters.get(counter)).iter().sum::<u64>()
 }
 
 #[cfg(test)]
@@ -674,7 +682,9 @@ mod tests {
     use urxe_shm::ring::completion_notifier::CompletionNotifier;
     use urxe_shm::ring::geometry::Geometry;
     use urxe_shm::ring::{CqProducer, RqConsumer, SqConsumer, SqProducer};
-    use urxe_types::{Access, Lkey, Psn, Qkey, QpType, Rkey, SendData, SendOp, SendWr, Sge};
+    use urxe_types::{
+        Access, Lkey, Psn, Qkey, QpType, Rkey, SendData, SendOp, SendWr, Sge, SlotCount,
+    };
     use urxe_wire::batch::TxLimits;
     use urxe_wire::mad::{CapabilityMad, CapabilityMessage};
     use urxe_wire::{
@@ -697,7 +707,7 @@ mod tests {
         arriving: Vec<(Outer, Vec<u8>)>,
         is_within_process: bool,
         fill: f32,
-        refused: Vec<SocketAddr>,
+        refused: Vec<PacketSource>,
     }
 
     /// A port that lets only so much through.
@@ -740,7 +750,7 @@ mod tests {
             Ok(rx.len())
         }
 
-        fn refuse_sources(&mut self, sources: &[SocketAddr]) -> bool {
+        fn refuse_sources(&mut self, sources: &[PacketSource]) -> bool {
             self.0.lock().unwrap().refused = sources.to_vec();
             true
         }
@@ -1082,7 +1092,9 @@ mod tests {
         assert_eq!(receive(&mut nic, 3, nobody, FLOOD_PACKETS - 1, now), []);
         // With its ICRC wrong it is dropped before that.
         let refused = receive(&mut nic, 3, qpn, 1, now);
-        assert_eq!(refused, [SocketAddr::new([127, 0, 0, 3].into(), 49441)]);
+        let from = SocketAddr::new([127, 0, 0, 3].into(), 49441);
+        let to = Receivers::AllBut(nic.device().management_qpn());
+        assert_eq!(refused, [PacketSource { from, to }]);
         assert_eq!(nic.counters().sources_refused, 1);
         let over = now + REFUSED_FOR;
         assert!(nic.deadline().is_some_and(|at| at <= over));
@@ -1113,8 +1125,29 @@ mod tests {
             };
             assert_eq!(arrive(FLOOD_PACKETS), FLOOD_PACKETS);
             let refused = passage.lock().unwrap().refused.clone();
-            let source = SocketAddr::new([127, 0, 0, 2].into(), 49441);
+            let from = SocketAddr::new([127, 0, 0, 2].into(), 49441);
+            let source = PacketSource { from, to: Receivers::Only(Qpn::GSI) };
             assert_eq!(refused, if is_refused { vec![source] } else { vec![] });
+        }
+    }
+
+    /// SHARE-137
+    #[test]
+    fn a_source_is_refused_for_packets_to_no_slot_at_all_but_not_for_those_of_another_slot() {
+        let now = Instant::now();
+        for (at, is_refused) in [(SlotId::BROKER.index(), true), (1, false)] {
+            let passage = Arc::new(Mutex::new(Passage::default()));
+            let slot = SlotCount::MAX.slot(at).unwrap();
+            let config = Config { slot, ..config() };
+            let mut nic = Nic::new(Box::new(Narrow(passage.clone())), config, now);
+            let elsewhere = *SlotCount::MAX.slot(2).unwrap().qpns().start();
+            let packets = (0..FLOOD_PACKETS).map(|_| send_only(Qpn::new(elsewhere)));
+            passage.lock().unwrap().arriving.extend(packets);
+            nic.receive(now).unwrap();
+            nic.handle_timers(now).unwrap();
+            let dropped = nic.device.counters().get(Counter::DropOtherSlot);
+            assert_eq!(dropped, u64::from(FLOOD_PACKETS));
+            assert_eq!(!passage.lock().unwrap().refused.is_empty(), is_refused);
         }
     }
 
@@ -1162,8 +1195,7 @@ mod tests {
             assert_eq!(receive(&mut nic, qpn), []);
             assert_eq!(nic.device.counters().get(counter), u64::from(FLOOD_PACKETS));
             let nobody = Qpn::new(qpn.get() ^ 1);
-            let refused = receive(&mut nic, nobody);
-            assert_eq!(refused, [SocketAddr::new([127, 0, 0, 2].into(), 49441)], "it might be");
+            assert_eq!(receive(&mut nic, nobody).len(), 1, "it might be");
         }
     }
 

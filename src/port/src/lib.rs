@@ -44,6 +44,7 @@ mod icmp;
 mod impairment;
 mod open;
 mod os_error;
+mod packet_source;
 mod receive_gauge;
 mod rng;
 mod rx_batch;
@@ -61,12 +62,13 @@ pub use error::OpenError;
 pub use icmp::{IcmpError, IcmpReason};
 pub use impairment::{Chance, Impairment};
 pub use open::check_interface;
+pub use packet_source::{PacketSource, Receivers};
 pub use rx_batch::RxBatch;
 pub use shared_socket::{Mirrored, ShareSockets};
 pub use wrapper::Wrapper;
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use std::time::Instant;
 use urxe_wire::batch::TxBatch;
@@ -158,10 +160,10 @@ pub trait Port: Send {
     /// If `group` is no multicast address (`InvalidInput`).
     fn leave(&mut self, group: IpAddr) -> io::Result<()>;
 
-    /// Has what comes from these sources (address and UDP port) dropped from now on as early as can
-    /// be, under `rx_refused`, and from all others taken. Returns whether it does: a port may know
-    /// no way, or the kernel refuse it, and what comes from there is received then.
-    fn refuse_sources(&mut self, _sources: &[SocketAddr]) -> bool {
+    /// Has what comes from these sources dropped from now on as early as can be, under
+    /// `rx_refused`, and from all others taken. Returns whether it does: a port may know no way, or
+    /// the kernel refuse it, and what comes from there is received then.
+    fn refuse_sources(&mut self, _sources: &[PacketSource]) -> bool {
         false
     }
 

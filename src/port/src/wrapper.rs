@@ -1,8 +1,11 @@
 //! Ports around ports.
 
-use crate::{AddressSockets, Caps, IcmpError, OpenError, Port, PortCounters, RxBatch, SendOutcome};
+use crate::{
+    AddressSockets, Caps, IcmpError, OpenError, PacketSource, Port, PortCounters, RxBatch,
+    SendOutcome,
+};
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use std::time::Instant;
 use urxe_wire::batch::TxBatch;
@@ -84,7 +87,7 @@ impl<W: Wrapper> Port for W {
         self.inner_mut().leave(group)
     }
 
-    fn refuse_sources(&mut self, sources: &[SocketAddr]) -> bool {
+    fn refuse_sources(&mut self, sources: &[PacketSource]) -> bool {
         self.inner_mut().refuse_sources(sources)
     }
 

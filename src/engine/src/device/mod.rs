@@ -46,7 +46,7 @@ use schedule::{Schedule, Scheduled};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::ops::Range;
-use urxe_types::{PathMtu, Qpn};
+use urxe_types::{PathMtu, Qpn, Slot};
 use urxe_wire::icrc::Checker;
 
 /// A RoCEv2 device: MRs, QPs and what belongs to them, and the protocol between QPs and their
@@ -117,6 +117,16 @@ impl Device {
             open_batch: None,
             senders: None,
         }
+    }
+
+    /// The slot that it is.
+    pub fn slot(&self) -> Slot {
+        self.tables.config.slot
+    }
+
+    /// The QP from which it asks, and is asked: see [`Slot::management_qpn`].
+    pub fn management_qpn(&self) -> Qpn {
+        self.management.qpn()
     }
 
     /// The GID table: what stands at each index.

@@ -35,6 +35,7 @@ mod source_filter;
 use crate::caps::{Caps, Segmentation};
 use crate::icmp::IcmpErrors;
 use crate::open;
+use crate::packet_source::PacketSource;
 use crate::receive_gauge::ReceiveGauge;
 use crate::socket_set::SocketSet;
 use crate::sys::{ErrorQueue, Receiver, SEND_MAX, Sender};
@@ -49,7 +50,7 @@ use loopback::Loopback;
 use receive::Source;
 use socket::{UdpSocket, message};
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Instant;
@@ -411,7 +412,7 @@ impl Port for UdpPort {
         Ok(())
     }
 
-    fn refuse_sources(&mut self, sources: &[SocketAddr]) -> bool {
+    fn refuse_sources(&mut self, sources: &[PacketSource]) -> bool {
         let dropped = self.sockets.receive_drops();
         self.counters.rx_refused = self.refused(dropped);
         self.refuses_since = (!sources.is_empty()).then_some(dropped);

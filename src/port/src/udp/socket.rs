@@ -8,7 +8,7 @@ use crate::shared_socket::SharedSocket;
 use crate::socket_set::{Member, SocketSet};
 use crate::sys::{Message, option};
 use crate::watch::Link;
-use crate::{AddressSockets, OpenError, offload};
+use crate::{AddressSockets, OpenError, PacketSource, offload};
 use socket2::{InterfaceIndexOrAddress, Protocol, Socket, Type};
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
@@ -127,7 +127,7 @@ impl UdpSocket {
     }
 
     /// Receives nothing from these sources, and from all others again.
-    pub(super) fn refuse_sources(&self, sources: &[SocketAddr]) -> io::Result<()> {
+    pub(super) fn refuse_sources(&self, sources: &[PacketSource]) -> io::Result<()> {
         match sources {
             [] => open::receive_anything(&self.socket),
             sources => self.socket.attach_filter(&source_filter::all_but(sources, self.dst)),

@@ -1,16 +1,28 @@
 //! Sources that are refused.
 
 use super::*;
-use std::net::UdpSocket;
+use crate::Receivers;
+use std::net::{SocketAddr, UdpSocket};
+use urxe_types::{Psn, Qpn};
+use urxe_wire::Bth;
 
-/// Has each of them send a datagram, and returns whose have arrived.
-fn arrive(port: &mut UdpPort, senders: &[UdpSocket]) -> Vec<SocketAddr> {
+const DATA: Qpn = Qpn::new(0x12_3456);
+
+/// Has each of them send a datagram to this QP, and returns whose have arrived.
+fn arrive(port: &mut UdpPort, senders: &[UdpSocket], qpn: Qpn) -> Vec<SocketAddr> {
     let to = SocketAddr::new(port.caps().addrs[0], ROCE_PORT);
+    let bth = Bth::new(qpn, Psn::default()).emit(Opcode::RC_SEND_ONLY);
     for sender in senders {
-        sender.send_to(&[7; 64], to).unwrap();
+        sender.send_to(&[&bth[..], &[7; 64]].concat(), to).unwrap();
     }
     let flows = recv_all(port, Instant::now()).into_iter().map(|arrived| arrived.outer.flow);
     flows.map(|flow| SocketAddr::new(flow.src, flow.src_port)).collect()
+}
+
+/// What these send to all QPs but QP1.
+fn data_of(senders: &[SocketAddr]) -> Vec<PacketSource> {
+    let to = Receivers::AllBut(Qpn::GSI);
+    senders.iter().map(|&from| PacketSource { from, to }).collect()
 }
 
 fn refused_and_lost(port: &UdpPort) -> (u64, u64) {
@@ -22,17 +34,23 @@ fn refused_and_lost(port: &UdpPort) -> (u64, u64) {
 fn test_refusal(port: &mut UdpPort, from: [IpAddr; 3]) {
     let senders = from.map(|addr| UdpSocket::bind((addr, 0)).unwrap());
     let all = senders.each_ref().map(|sender| sender.local_addr().unwrap());
-    assert_eq!(arrive(port, &senders), all);
-    assert!(port.refuse_sources(&all[..1]));
-    assert_eq!(arrive(port, &senders), all[1..]);
+    assert_eq!(arrive(port, &senders, DATA), all);
+    assert!(port.refuse_sources(&data_of(&all[..1])));
+    assert_eq!(arrive(port, &senders, DATA), all[1..]);
     assert_eq!(refused_and_lost(port), (1, 0));
-    assert!(port.refuse_sources(&all[1..]));
-    assert_eq!(arrive(port, &senders), all[..1]);
-    assert_eq!(arrive(port, &senders), all[..1]);
+    assert!(port.refuse_sources(&data_of(&all[1..])));
+    assert_eq!(arrive(port, &senders, DATA), all[..1]);
+    assert_eq!(arrive(port, &senders, DATA), all[..1]);
     assert_eq!(refused_and_lost(port), (5, 0));
+    // Of one of them all but the messages to QP1, and of another nothing but these.
+    let messages = PacketSource { from: all[1], to: Receivers::Only(Qpn::GSI) };
+    assert!(port.refuse_sources(&[data_of(&all[..1]), vec![messages]].concat()));
+    assert_eq!(arrive(port, &senders, DATA), all[1..]);
+    assert_eq!(arrive(port, &senders, Qpn::GSI), [all[0], all[2]]);
+    assert_eq!(refused_and_lost(port), (7, 0));
     assert!(port.refuse_sources(&[]));
-    assert_eq!(arrive(port, &senders), all);
-    assert_eq!(refused_and_lost(port), (5, 0));
+    assert_eq!(arrive(port, &senders, DATA), all);
+    assert_eq!(refused_and_lost(port), (7, 0));
 }
 
 #[test]
@@ -63,8 +81,9 @@ fn sources_are_told_apart_by_every_part_of_their_address() {
         octets[byte] ^= 1;
         SocketAddr::new(octets.into(), port_of(&senders[0]))
     });
-    assert!(port.refuse_sources(&others));
-    assert_eq!(arrive(&mut port, &senders).len(), 2);
-    assert!(port.refuse_sources(&[SocketAddr::new(near.into(), port_of(&senders[0]))]));
-    assert_eq!(arrive(&mut port, &senders).len(), 1);
+    assert!(port.refuse_sources(&data_of(&others)));
+    assert_eq!(arrive(&mut port, &senders, DATA).len(), 2);
+    let first = SocketAddr::new(near.into(), port_of(&senders[0]));
+    assert!(port.refuse_sources(&data_of(&[first])));
+    assert_eq!(arrive(&mut port, &senders, DATA).len(), 1);
 }
