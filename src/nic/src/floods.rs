@@ -48,6 +48,10 @@ pub(crate) struct Floods {
     refused: Vec<Refused>,
     /// When it was looked last who may be refused.
     looked: Option<Instant>,
+    /// Packets of all sources that were dropped, and since when they are counted.
+    dropped_since: Option<(Instant, u32)>,
+    /// Until then so many were that they are a flood, wherever they come from.
+    under_way_until: Option<Instant>,
 }
 
 impl Floods {
@@ -63,6 +67,15 @@ impl Floods {
 
     /// A packet from there was dropped, for a reason that is the sender's.
     fn on_dropped(&mut self, now: Instant, source: PacketSource) {
+        let (since, dropped) = self.dropped_since.get_or_insert((now, 0));
+        if now.saturating_duration_since(*since) > FLOOD_WINDOW {
+            (*since, *dropped) = (now, 0);
+        }
+        *dropped += 1;
+        if *dropped >= FLOOD_PACKETS {
+            self.dropped_since = None;
+            self.under_way_until = Some(now + FLOOD_WINDOW);
+        }
         self.seen.retain(|seen| !seen.is_over(now));
         let at = self.seen.iter().position(|seen| seen.source == source).unwrap_or(self.seen.len());
         if at == FLOOD_SOURCES {
@@ -87,6 +100,12 @@ impl Floods {
     /// Whether there is something to [change](Self::change).
     pub(crate) fn is_due(&self, now: Instant) -> bool {
         self.seen.iter().any(Seen::is_flood) || self.deadline().is_some_and(|at| at <= now)
+    }
+
+    /// Whether as many packets were dropped just now as make one source a flood, wherever they come
+    /// from.
+    pub(crate) fn are_under_way(&self, now: Instant) -> bool {
+        self.under_way_until.is_some_and(|until| now <= until)
     }
 
     /// When a source is refused no more, or it is to be looked whether it still may be.
@@ -238,6 +257,29 @@ mod tests {
         assert!(!floods.is_due(now));
         drop_from(&mut floods, now + REFUSED_FOR, FLOOD, FLOOD_PACKETS);
         assert_eq!(floods.change(now + REFUSED_FOR, |_| true), (vec![FLOOD], 1));
+    }
+
+    /// SHARE-138
+    #[test]
+    fn packets_of_many_sources_are_a_flood_together_while_they_go_on() {
+        let (mut floods, mut now) = (Floods::default(), Instant::now());
+        let drop = |floods: &mut Floods, now, packets: u32| {
+            (0..packets).for_each(|packet| floods.on_dropped(now, source(packet as u16)));
+        };
+        drop(&mut floods, now, FLOOD_PACKETS - 1);
+        now += FLOOD_WINDOW + Duration::from_nanos(1);
+        drop(&mut floods, now, FLOOD_PACKETS - 1);
+        assert!(!floods.are_under_way(now), "they are not so many at a time");
+        drop(&mut floods, now + FLOOD_WINDOW, 1);
+        now += FLOOD_WINDOW;
+        // As long as there are as many in each while, and a while longer.
+        for _ in 0..3 {
+            assert!(floods.are_under_way(now + FLOOD_WINDOW));
+            now += FLOOD_WINDOW;
+            drop(&mut floods, now, FLOOD_PACKETS);
+        }
+        assert!(!floods.are_under_way(now + FLOOD_WINDOW + Duration::from_nanos(1)));
+        assert_eq!(floods.deadline(), None);
     }
 
     #[test]

@@ -558,6 +558,11 @@ impl Nic {
         self.floods.judge(now, PacketSource { from: sender(&from.flow), to }, is_of_use);
     }
 
+    /// Whether much comes just now that is of no use, wherever it comes from.
+    pub fn is_flooded(&self, now: Instant) -> bool {
+        self.floods.are_under_way(now)
+    }
+
     /// A QP to which data came, while its program may not know that its peer is ready.
     pub fn take_comm_est_qp(&mut self) -> Option<Qpn> {
         self.host.take_comm_est_qp()

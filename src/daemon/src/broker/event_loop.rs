@@ -25,6 +25,7 @@ use super::slots::{DevicePlan, Slots, SlotsBeginning, Watcher};
 use super::snapshot::{Asker, Snapshots};
 use super::sysfs::Sysfs;
 use crate::config::SocketMode;
+use crate::limits::FLOOD_PAUSE;
 use crate::slot_plan::SlotPlan;
 use logged::{log_begin, log_end, log_failed_port};
 use mio::unix::SourceFd;
@@ -554,6 +555,10 @@ impl EventLoop {
         let deadlines = deadlines.chain(self.gatherings.deadline()).chain(self.slots.deadline());
         let deadlines = deadlines.chain(self.admission.deadline()).chain(self.snapshots.deadline());
         let deadline = deadlines.chain(self.end_at()).min();
+        // SHARE-138
+        if !has_more && self.ctx.devices.iter().any(|device| device.nic.is_flooded(now)) {
+            std::thread::sleep(FLOOD_PAUSE);
+        }
         let timeout = match has_more {
             true => Some(Duration::ZERO),
             false => deadline.map(|at| at.saturating_duration_since(now)),
