@@ -55,9 +55,9 @@ pub const MAX_MAPPED_MRS_OF_ALL: usize = 32_768;
 /// because no process of its own could be had: 62 of these have a quarter of the mappings.
 pub const MAX_MAPPED_MRS_OF_GUEST: usize = 256;
 
-/// How long the broker lets packets gather while it is flooded with such as are of no use, from more
-/// sources than are refused: to receive each as it comes takes several times as long. Who asks it
-/// for a connection then waits as long.
+/// How long the broker lets packets gather while it is flooded with such as are of no use, from
+/// more sources than are refused: to receive each as it comes takes several times as long. Who asks
+/// it for a connection meanwhile waits as long.
 pub(crate) const FLOOD_PAUSE: Duration = Duration::from_micros(500);
 
 /// Connections accepted in each [`ACCEPT_INTERVAL`]: more than programs can be started in it, and

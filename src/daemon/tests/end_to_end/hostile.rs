@@ -15,7 +15,8 @@ use std::mem::MaybeUninit;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::time::Instant;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 use urxe_cm::{Config, Connect, Manager, Timing};
 use urxe_shm::control::event::RECORD_LEN;
 use urxe_shm::control::{
@@ -464,6 +465,19 @@ impl Stranger {
 
     /// Sends a management datagram, no more at a time than the smallest socket buffer holds.
     fn send(&mut self, observer: &mut Client, mad: &[u8; MAD_LEN]) {
+        self.socket.send(&self.packet(mad)).unwrap();
+        self.sent += 1;
+        if self.sent.is_multiple_of(100) {
+            eventually("all have come", || {
+                // SHARE-136: many of no use in a short time are refused.
+                let counted = ["mads_received", "rx_refused"];
+                let come: u64 = counted.map(|name| observer.counter("urxe0", name)).iter().sum();
+                (come >= self.sent).then_some(())
+            });
+        }
+    }
+
+    fn packet(&self, mad: &[u8; MAD_LEN]) -> Vec<u8> {
         let deth = Deth { qkey: Qkey::GSI, src_qp: Qpn::GSI };
         let bth = Bth::new(Qpn::GSI, Psn::default());
         let headers = Headers::new(bth, Datagram { deth, imm: None });
@@ -471,13 +485,55 @@ impl Stranger {
         headers.emit(&mut bytes);
         bytes.extend(mad);
         bytes.extend([0; 4]);
-        self.socket.send(&stamped(&self.flow, bytes)).unwrap();
-        self.sent += 1;
-        if self.sent.is_multiple_of(100) {
-            eventually("all have come", || {
-                (observer.counter("urxe0", "mads_received") >= self.sent).then_some(())
+        stamped(&self.flow, bytes)
+    }
+}
+
+/// SHARE-136, SHARE-138
+#[test]
+fn while_messages_of_no_use_flood_the_broker_connections_are_made() {
+    for (sources, are_refused) in [(1, true), (64, false)] {
+        let daemon = start(1);
+        let mut observer = Client::connect(daemon.socket());
+        let mut strangers: Vec<_> = (0..sources).map(|_| Stranger::of(&daemon)).collect();
+        // Nobody listens there.
+        let packets: Vec<_> = strangers
+            .iter_mut()
+            .map(|stranger| {
+                let request = stranger.request(7173, 2);
+                stranger.packet(&request)
+            })
+            .collect();
+        let to = SocketAddr::new(addr_of(&daemon), 7174);
+        let (is_over, begun) = (AtomicBool::new(false), Instant::now());
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                // It ends also if the test fails.
+                while !is_over.load(Ordering::Relaxed) && begun.elapsed().as_secs() < 60 {
+                    for _ in 0..640 / sources {
+                        for (stranger, packet) in strangers.iter().zip(&packets) {
+                            // A full buffer is no reason to end.
+                            let _ = stranger.socket.send(packet);
+                        }
+                    }
+                    std::thread::sleep(Duration::from_millis(1));
+                }
             });
-        }
+            let name = if are_refused { "rx_refused" } else { "cm_refused_no_listener" };
+            eventually("it is a flood", || (observer.counter("urxe0", name) > 1000).then_some(()));
+            let mut passive = Caller::new(daemon.socket());
+            let mut active = Caller::new(daemon.socket());
+            passive.listen(CmPortSpace::Tcp, 1, to);
+            let id = active.resolve(CmPortSpace::Tcp, 7, to);
+            active.order(CmRequest::Connect { id, param: param(17, b"") });
+            let (new, _) = passive.expect_request(1);
+            passive.order(CmRequest::Accept { id: new, user_handle: 2, param: param(18, b"") });
+            active.expect(7, CmEventKind::ConnectResponse);
+            active.order(CmRequest::Establish { id });
+            passive.expect(2, CmEventKind::Established);
+            is_over.store(true, Ordering::Relaxed);
+        });
+        assert_eq!(observer.counter("urxe0", "sources_refused") > 0, are_refused);
     }
 }
 
