@@ -55,8 +55,8 @@ pub const MAX_MAPPED_MRS_OF_ALL: usize = 32_768;
 /// because no process of its own could be had: 62 of these have a quarter of the mappings.
 pub const MAX_MAPPED_MRS_OF_GUEST: usize = 256;
 
-/// How long the broker lets packets gather while it is flooded with such as are of no use, from
-/// more sources than are refused: to receive each as it comes takes several times as long. Who asks
+/// How long the broker lets packets gather while it is flooded with such as are of no use, by
+/// sources that are not refused: to receive each as it comes takes up to twice the time. Who asks
 /// it for a connection meanwhile waits as long.
 pub(crate) const FLOOD_PAUSE: Duration = Duration::from_micros(500);
 

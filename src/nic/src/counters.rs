@@ -14,7 +14,7 @@ counters! {
         broken_completion_queues: "Completion queues whose cursors the program overwrote; they take no more completions.",
         memory_faults: "Accesses to registered memory that was not there any more; their QPs are in ERR.",
         memory_stalls: "Times that memory reached by system calls was waited for so long that other programs were kept waiting: its program forked, or its pages came from a disk. Whose QPs rest for it count drop_memory_stalls.",
-        sources_refused: "Times that a source, an address and a UDP port, was refused, for 0.1 s at first and up to 1.6 s if it went on, because hundreds of its packets had been dropped within 10 ms and none taken. What it sends then is counted as rx_refused.",
+        sources_refused: "Times that a source, an address and a UDP port, was refused, for 0.1 s at first and up to 1.6 s if it went on, because hundreds of its packets within 10 ms had been dropped, or been messages of no use to the connection manager, and none taken. What it sends then is counted as rx_refused.",
         unguarded_calls: "Calls of the engine that reached the memory of the program they run in by system calls, because it handles or blocks SIGSEGV or SIGBUS itself.",
         completion_events: "Events written to completion channels.",
         async_events: "Asynchronous events written.",

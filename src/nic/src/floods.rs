@@ -55,13 +55,19 @@ pub(crate) struct Floods {
 }
 
 impl Floods {
-    /// A packet from there was of use, or was dropped for a reason that is not the sender's; or it
-    /// was not.
+    /// A packet from a source was of use, or was dropped for a reason that is not the sender's; or
+    /// it was not. While nobody is watched, it does not matter from where one of use came.
     #[inline]
-    pub(crate) fn judge(&mut self, now: Instant, source: PacketSource, is_of_use: bool) {
+    pub(crate) fn judge(
+        &mut self,
+        now: Instant,
+        is_of_use: bool,
+        source: impl FnOnce() -> PacketSource,
+    ) {
         match is_of_use {
-            true => self.on_taken(now, source),
-            false => self.on_dropped(now, source),
+            true if self.seen.is_empty() => {}
+            true => self.on_taken(now, source()),
+            false => self.on_dropped(now, source()),
         }
     }
 
@@ -92,9 +98,7 @@ impl Floods {
 
     /// Packets from there are of use.
     fn on_taken(&mut self, now: Instant, source: PacketSource) {
-        if !self.seen.is_empty() {
-            self.seen.retain(|seen| seen.source != source && !seen.is_over(now));
-        }
+        self.seen.retain(|seen| seen.source != source && !seen.is_over(now));
     }
 
     /// Whether there is something to [change](Self::change).

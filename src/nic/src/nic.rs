@@ -554,8 +554,8 @@ impl Nic {
 
     /// Whether a management datagram was of use: a source of many that are not is a flood.
     pub fn judge_mad(&mut self, now: Instant, from: &MadSource, is_of_use: bool) {
-        let to = Receivers::Only(self.device.management_qpn());
-        self.floods.judge(now, PacketSource { from: sender(&from.flow), to }, is_of_use);
+        let to = Receivers::Only(self.device.slot().management_qpn());
+        self.floods.judge(now, is_of_use, || source(&from.flow, to));
     }
 
     /// Whether much comes just now that is of no use, wherever it comes from.
@@ -638,19 +638,20 @@ fn handle_datagram(
     let (before, mads) = (not_held_against_sender(device), host.mads_waiting());
     device.handle_datagram(now, host, outer, datagram);
     if host.mads_waiting() == mads {
-        let management = device.management_qpn();
-        let to = match Bth::dest_qp_in(datagram) {
-            Some(qpn) if qpn == management => Receivers::Only(management),
-            _ => Receivers::AllBut(management),
-        };
         let is_of_use = not_held_against_sender(device) != before;
-        floods.judge(now, PacketSource { from: sender(&outer.flow), to }, is_of_use);
+        floods.judge(now, is_of_use, || {
+            let management = device.slot().management_qpn();
+            let to = match Bth::dest_qp_in(datagram) {
+                Some(qpn) if qpn == management => Receivers::Only(management),
+                _ => Receivers::AllBut(management),
+            };
+            source(&outer.flow, to)
+        });
     }
 }
 
-/// The address and UDP port that packets come from.
-fn sender(flow: &Flow) -> SocketAddr {
-    SocketAddr::new(flow.src, flow.src_port)
+fn source(flow: &Flow, to: Receivers) -> PacketSource {
+    PacketSource { from: SocketAddr::new(flow.src, flow.src_port), to }
 }
 
 /// Packets that were taken, or dropped for a reason that is not the sender's. A question about
@@ -1098,7 +1099,7 @@ mod tests {
         // With its ICRC wrong it is dropped before that.
         let refused = receive(&mut nic, 3, qpn, 1, now);
         let from = SocketAddr::new([127, 0, 0, 3].into(), 49441);
-        let to = Receivers::AllBut(nic.device().management_qpn());
+        let to = Receivers::AllBut(nic.device().slot().management_qpn());
         assert_eq!(refused, [PacketSource { from, to }]);
         assert_eq!(nic.counters().sources_refused, 1);
         let over = now + REFUSED_FOR;

@@ -21,7 +21,7 @@ urxe_types::counters! {
         rx_calls: "System calls made to receive.",
         rx_truncated: "Received incomplete and dropped (a super-packet counts once).",
         rx_malformed: "Dropped: outer headers that contradict each other, or an empty datagram.",
-        rx_refused: "Dropped by the kernel because the address and UDP port that they came from had sent hundreds of packets within 10 ms, of which all were dropped: then nothing is taken from there for 0.1 s, or up to 1.6 s if it goes on.",
+        rx_refused: "Dropped by the kernel because the address and UDP port that they came from had sent hundreds of packets within 10 ms, of which all were dropped, or messages of no use to the connection manager: then nothing is taken from there for 0.1 s, or up to 1.6 s if it goes on.",
         rx_overflow: "Lost by the kernel because the receive buffer was full.",
         loopback_datagrams: "Sent through memory, to QPs that this process serves on this device or another: among those sent.",
         loopback_overflow: "Lost of those sent through memory: the slot that they were for had not received yet what was sent to it before, and had no room for more. RC sends them again; UC and UD are to be sent more slowly.",

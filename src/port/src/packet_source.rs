@@ -1,7 +1,9 @@
+//! What a port can refuse.
+
 use std::net::SocketAddr;
 use urxe_types::Qpn;
 
-/// Where packets come from, and for which QPs: what a port can refuse.
+/// Where packets come from, and for which QPs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PacketSource {
     /// Address and UDP port.

@@ -20,8 +20,8 @@ use std::time::{Duration, Instant};
 use urxe_cm::{Config, Connect, Manager, Timing};
 use urxe_shm::control::event::RECORD_LEN;
 use urxe_shm::control::{
-    CmEventKind, CmPortSpace, CmRequest, Cursor, MAX_MESSAGE, Reply, Request, ResourceKind, decode,
-    encode,
+    CmEventKind, CmIdHandle, CmPortSpace, CmRequest, Cursor, MAX_MESSAGE, Reply, Request,
+    ResourceKind, decode, encode,
 };
 use urxe_types::{Extra, PathMtu, Psn, Qkey, QpAttr, QpState, QpType, Qpn, SendOp};
 use urxe_wire::mad::{MAD_LEN, PortSpace};
@@ -40,6 +40,17 @@ fn dropped(client: &mut Client) -> u64 {
 fn stamped(flow: &Flow, mut bytes: Vec<u8>) -> Vec<u8> {
     icrc::stamp(flow, 0, &mut bytes);
     bytes
+}
+
+/// A management datagram to QP1.
+fn management_packet(flow: &Flow, mad: &[u8; MAD_LEN]) -> Vec<u8> {
+    let deth = Deth { qkey: Qkey::GSI, src_qp: Qpn::GSI };
+    let headers = Headers::new(Bth::new(Qpn::GSI, Psn::default()), Datagram { deth, imm: None });
+    let mut bytes = vec![0; headers.len()];
+    headers.emit(&mut bytes);
+    bytes.extend(mad);
+    bytes.extend([0; icrc::LEN]);
+    stamped(flow, bytes)
 }
 
 #[test]
@@ -164,13 +175,8 @@ fn packets_of_another_program_in_the_name_of_an_own_address_reach_nothing() {
     let [_, rtr, _] = attrs(a.addr, a.qp.created.qpn);
     let bth = Bth::new(b.qp.created.qpn, rtr.rq_psn.unwrap());
     let forged = [bth.emit(Opcode::RC_SEND_MIDDLE).to_vec(), vec![0; 12]].concat();
-    let deth = Deth { qkey: Qkey::GSI, src_qp: Qpn::GSI };
-    let headers = Headers::new(Bth::new(Qpn::GSI, Psn::default()), Datagram { deth, imm: None });
-    let mut mad = vec![0; headers.len()];
-    headers.emit(&mut mad);
-    mad.extend([0; MAD_LEN + 4]);
-    for bytes in [forged, mad] {
-        socket.send_to(&stamped(&flow, bytes), (b.addr, 4791)).unwrap();
+    for packet in [stamped(&flow, forged), management_packet(&flow, &[0; MAD_LEN])] {
+        socket.send_to(&packet, (b.addr, 4791)).unwrap();
     }
     eventually("both are dropped", || {
         (b.client.counter("urxe1", "drop_forged_local") == 2).then_some(())
@@ -465,7 +471,7 @@ impl Stranger {
 
     /// Sends a management datagram, no more at a time than the smallest socket buffer holds.
     fn send(&mut self, observer: &mut Client, mad: &[u8; MAD_LEN]) {
-        self.socket.send(&self.packet(mad)).unwrap();
+        self.socket.send(&management_packet(&self.flow, mad)).unwrap();
         self.sent += 1;
         if self.sent.is_multiple_of(100) {
             eventually("all have come", || {
@@ -476,17 +482,19 @@ impl Stranger {
             });
         }
     }
+}
 
-    fn packet(&self, mad: &[u8; MAD_LEN]) -> Vec<u8> {
-        let deth = Deth { qkey: Qkey::GSI, src_qp: Qpn::GSI };
-        let bth = Bth::new(Qpn::GSI, Psn::default());
-        let headers = Headers::new(bth, Datagram { deth, imm: None });
-        let mut bytes = vec![0; headers.len()];
-        headers.emit(&mut bytes);
-        bytes.extend(mad);
-        bytes.extend([0; 4]);
-        stamped(&self.flow, bytes)
-    }
+/// Has the active program connect to the passive one, which listens there for it; returns its id.
+fn connect(passive: &mut Caller, active: &mut Caller, to: SocketAddr) -> CmIdHandle {
+    passive.listen(CmPortSpace::Tcp, 1, to);
+    let id = active.resolve(CmPortSpace::Tcp, 7, to);
+    active.order(CmRequest::Connect { id, param: param(17, b"") });
+    let (new, _) = passive.expect_request(1);
+    passive.order(CmRequest::Accept { id: new, user_handle: 2, param: param(18, b"") });
+    active.expect(7, CmEventKind::ConnectResponse);
+    active.order(CmRequest::Establish { id });
+    passive.expect(2, CmEventKind::Established);
+    id
 }
 
 /// SHARE-136, SHARE-138
@@ -501,7 +509,7 @@ fn while_messages_of_no_use_flood_the_broker_connections_are_made() {
             .iter_mut()
             .map(|stranger| {
                 let request = stranger.request(7173, 2);
-                stranger.packet(&request)
+                management_packet(&stranger.flow, &request)
             })
             .collect();
         let to = SocketAddr::new(addr_of(&daemon), 7174);
@@ -523,14 +531,7 @@ fn while_messages_of_no_use_flood_the_broker_connections_are_made() {
             eventually("it is a flood", || (observer.counter("urxe0", name) > 1000).then_some(()));
             let mut passive = Caller::new(daemon.socket());
             let mut active = Caller::new(daemon.socket());
-            passive.listen(CmPortSpace::Tcp, 1, to);
-            let id = active.resolve(CmPortSpace::Tcp, 7, to);
-            active.order(CmRequest::Connect { id, param: param(17, b"") });
-            let (new, _) = passive.expect_request(1);
-            passive.order(CmRequest::Accept { id: new, user_handle: 2, param: param(18, b"") });
-            active.expect(7, CmEventKind::ConnectResponse);
-            active.order(CmRequest::Establish { id });
-            passive.expect(2, CmEventKind::Established);
+            connect(&mut passive, &mut active, to);
             is_over.store(true, Ordering::Relaxed);
         });
         assert_eq!(observer.counter("urxe0", "sources_refused") > 0, are_refused);
@@ -574,14 +575,7 @@ fn random_management_datagrams_disturb_no_connection() {
     let (mut passive, mut active) = (Caller::new(daemon.socket()), Caller::new(daemon.socket()));
     let mut stranger = Stranger::of(&daemon);
     let to = SocketAddr::new(addr_of(&daemon), 7174);
-    passive.listen(CmPortSpace::Tcp, 1, to);
-    let id = active.resolve(CmPortSpace::Tcp, 7, to);
-    active.order(CmRequest::Connect { id, param: param(17, b"") });
-    let (new, _) = passive.expect_request(1);
-    passive.order(CmRequest::Accept { id: new, user_handle: 2, param: param(18, b"") });
-    active.expect(7, CmEventKind::ConnectResponse);
-    active.order(CmRequest::Establish { id });
-    passive.expect(2, CmEventKind::Established);
+    let id = connect(&mut passive, &mut active, to);
     let mut random = Random::new(12);
     for qpn in 2..5000 {
         let mut mad = match random.below(3) {

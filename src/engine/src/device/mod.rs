@@ -124,11 +124,6 @@ impl Device {
         self.tables.config.slot
     }
 
-    /// The QP from which it asks, and is asked: see [`Slot::management_qpn`].
-    pub fn management_qpn(&self) -> Qpn {
-        self.management.qpn()
-    }
-
     /// The GID table: what stands at each index.
     pub fn gids(&self) -> &[Option<IpAddr>] {
         &self.tables.config.gids
